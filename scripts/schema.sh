@@ -25,7 +25,7 @@ quietly cargo run --locked --quiet -p idempotence-schema -- idempotence.control 
 # pgrx's statement would fail then.
 sed -i -e '/^-- src\/.*:[0-9]*$/d' -e '/^CREATE SCHEMA IF NOT EXISTS idempotence;/d' "$generated"
 # Views and grants name functions, and come after all of them.
-for name in run views sweep holders segments unfinished checks health grants comments; do
+for name in begin run views sweep holders segments unfinished checks health grants comments; do
     printf '/* <begin connected objects> */\n%s\n/* </end connected objects> */\n\n' "$(<"sql/$name.sql")" >>"$generated"
 done
 # pgrx chooses any order that has what a statement needs before it, another one each time. So the statements are compared,

@@ -4,8 +4,8 @@
 # suite has:
 #
 # * the tests of `make`, lints, unit tests and the search through the protocol of leases
-# * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
-#   the server's log; on 15 and 18 the drivers' examples
+# * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL and a search of the server's log; on 15 and 18
+#   also the isolation specs, and the golden SQL over journals; on 18 the drivers' examples (IDEM_LONG=1: all on all)
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the packages, and the first minute with one of them
@@ -119,6 +119,18 @@ protocol() {
     timeout 1200 cargo test --locked --no-fail-fast -p idempotence-protocol-model -- --nocapture --test-threads 1
 }
 
+units_and_protocol() {
+    suite 'unit tests' count_cargo unit_tests
+    suite 'protocol' count_cargo protocol
+}
+
+debug_builds() {
+    local version
+    for version in 16 17 18; do
+        scripts/installation.sh "${config[$version]}" dev >"$logs/pg$version.config" || return
+    done
+}
+
 # What a server must never have written to its log, whatever the tests did.
 never='TRAP:|PANIC:|WARNING:.*(leak|not closed|still referenced)|terminated by signal'
 check_server_log() {
@@ -218,11 +230,11 @@ field() {
             --contenders begin_record,claim_pipeline,run
 }
 
-# The edition for managed services on the oldest and the newest server, in the long form on all, with the extension beside it for
-# the way up.
+# The edition for managed services on the oldest server, in the long form on all, with the extension beside it for the way up. The
+# clients use it on the newest.
 managed() {
     local version
-    for version in 15 18 ${IDEM_LONG:+16 17}; do
+    for version in 15 ${IDEM_LONG:+16 17 18}; do
         timeout 600 tests/managed/run.sh "${private[$version]}" || return
     done
 }
@@ -238,7 +250,7 @@ managed_clients() {
     export IDEM_MANAGED=$root/sql/managed/idempotence_managed.sql
     if has_java_and_go; then clients+=(clients); fi
     for client in "${clients[@]}"; do
-        timeout 600 "$client/tests/run.sh" "${config[15]}" || status=1
+        timeout 600 "$client/tests/run.sh" "${config[18]}" || status=1
     done
     return "$status"
 }
@@ -256,15 +268,15 @@ on_server() {
     # On a busy machine an autovacuum may come between a test's steps, and has what the sweep would lock.
     server_start "$pg_config" 'fsync = off' 'autovacuum = off' "$@"
     suite "$name golden SQL" count_regress timeout 600 scripts/installcheck.sh "$pg_config" regress
-    # The specs take the steps of the sweep by hand, where a visit of the worker would come between them.
-    reconfigure "\$ a idempotence.naptime = '1d'"
-    suite "$name isolation" count_regress timeout 600 scripts/installcheck.sh "$pg_config" isolation
-    if [ -z "$quick" ]; then
-        suite "$name over journals" count_regress timeout 600 scripts/installcheck.sh "$pg_config" journal
+    if [[ $quick$version != @(16|17) || ${IDEM_LONG:-} ]]; then
+        # The specs take the steps of the sweep by hand, where a visit of the worker would come between them.
+        reconfigure "\$ a idempotence.naptime = '1d'"
+        suite "$name isolation" count_regress timeout 600 scripts/installcheck.sh "$pg_config" isolation
+        [ -n "$quick" ] || suite "$name over journals" count_regress timeout 600 scripts/installcheck.sh "$pg_config" journal
         reconfigure '$ d'
-        case $version in
-            15 | 18) suite "$name snippets" count_checks snippets ;;
-        esac
+    fi
+    if [[ -z $quick && ( $version == 18 || ${IDEM_LONG:-} ) ]]; then
+        suite "$name snippets" count_checks snippets
     fi
     server_stop
     cp "$server_log" "$logs/$name-server.log"
@@ -307,7 +319,7 @@ side_by_side() {
 
 # Tests with servers of their own; and what `make` packs for others, installed as they do.
 clusters_and_packages() {
-    suite 'clusters' count_cargo cluster_tests clusters 3 .
+    suite 'clusters' count_cargo cluster_tests clusters 4 .
     suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
     if git rev-parse --verify --quiet HEAD >/dev/null; then
         suite 'pgxn' count_checks timeout 900 tests/pgxn/run.sh "${private[18]}"
@@ -378,13 +390,11 @@ release=$!
 suite 'make' count_checks tests/make/run.sh
 # Each branch of the code is for the oldest version or for the newest. All four are compiled below.
 suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
-suite 'unit tests' count_cargo unit_tests
-suite 'protocol' count_cargo protocol
-
-for version in 16 17 18; do
-    private[version]=$(scripts/installation.sh "${config[$version]}" dev)
-done
+# To compile one library keeps one core busy, too.
+side_by_side units_and_protocol debug_builds
 wait "$release"
-private[15]=$(<"$logs/pg15.config")
+for version in "${test_versions[@]}"; do
+    private[version]=$(<"$logs/pg$version.config")
+done
 side_by_side oldest_and_newest the_others
 side_by_side clusters_and_packages around

@@ -216,6 +216,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
   'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
 
 -- Parts of functions and views, not to be called by users.
+COMMENT ON FUNCTION idempotence.leave_out_nulls(internal) IS 'internal to idem_begin: makes the planner leave out the arguments that a call leaves out';
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
 COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end() IS 'internal to idem_import: ends the import and notes it';

@@ -402,57 +402,6 @@ AS 'MODULE_PATHNAME', 'idem_alter_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" bigint, /* Option < i64 > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_bigint_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" TEXT, /* Option < & str > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_text_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" uuid, /* Option < Uuid > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::requests::idem_checkpoint
 CREATE  FUNCTION "idem_checkpoint"(
 	"session" TEXT, /* Option < & str > */
@@ -1279,6 +1228,14 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::internal::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::look_whether_ready
 CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
 STRICT VOLATILE PARALLEL UNSAFE 
@@ -1287,63 +1244,11 @@ AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::internal::max_sessions_per_role
 CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::databases
-CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::setting
-CREATE  FUNCTION idempotence."setting"(
-	"name" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'setting_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1358,19 +1263,11 @@ AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+-- idempotence::api::internal::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
+AS 'MODULE_PATHNAME', 'databases_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1386,15 +1283,29 @@ AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::digest_fits
-CREATE  FUNCTION idempotence."digest_fits"(
-	"digest" uuid, /* Option < Uuid > */
-	"session" uuid, /* Option < Uuid > */
-	"key" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-STABLE PARALLEL UNSAFE 
+-- idempotence::api::internal::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1403,6 +1314,14 @@ CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'import_end_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1430,19 +1349,15 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
+-- idempotence::api::internal::digest_fits
+CREATE  FUNCTION idempotence."digest_fits"(
+	"digest" uuid, /* Option < Uuid > */
+	"session" uuid, /* Option < Uuid > */
+	"key" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+STABLE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
+AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1456,11 +1371,55 @@ AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+-- idempotence::api::internal::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::setting
+CREATE  FUNCTION idempotence."setting"(
+	"name" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'setting_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1469,16 +1428,6 @@ CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < T
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::legible
-CREATE  FUNCTION idempotence."legible"(
-	"words" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'legible_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1492,11 +1441,11 @@ AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+-- idempotence::api::internal::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1508,6 +1457,14 @@ AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::clock_jump
 CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL SAFE 
@@ -1516,11 +1473,30 @@ AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+-- idem_begin. It is declared here because its C functions are not those of pgrx, see src/pg/entry.rs.
+
+-- Makes the planner leave out what a call leaves out.
+CREATE FUNCTION idempotence.leave_out_nulls(internal) RETURNS internal
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_leave_out_nulls';
+
+CREATE FUNCTION idem_begin(session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_text';
+
+CREATE FUNCTION idem_begin(session text, request bigint, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_bigint';
+
+CREATE FUNCTION idem_begin(session text, request uuid, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_uuid';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -3413,6 +3389,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
   'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
 
 -- Parts of functions and views, not to be called by users.
+COMMENT ON FUNCTION idempotence.leave_out_nulls(internal) IS 'internal to idem_begin: makes the planner leave out the arguments that a call leaves out';
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
 COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end() IS 'internal to idem_import: ends the import and notes it';

@@ -54,17 +54,6 @@ pub struct Report {
     pub said: Text,
 }
 
-/// A database that could not be swept.
-#[derive(Clone, Copy)]
-pub struct Unswept {
-    /// The database; 0: a free place.
-    pub database: u32,
-    /// When the last visit failed.
-    pub at: i64,
-    /// The error.
-    pub said: Text,
-}
-
 /// How far back events are counted, in microseconds: an hour.
 const LATELY_US: i64 = 3_600_000_000;
 
@@ -76,8 +65,8 @@ pub struct Board {
     pub report: Report,
     /// Databases, and when each was swept last; (0, 0) is a free place.
     visited: [(u32, i64); DATABASES_MAX],
-    /// The databases whose last visit failed.
-    failures: [Unswept; FAILURES_MAX],
+    /// The databases whose last visit failed, when that was, and the error; zeros are a free place.
+    failures: [(u32, i64, Text); FAILURES_MAX],
     /// Databases in which a backend has just found the extension; 0 is a free place.
     announced: [u32; ANNOUNCED_MAX],
     /// How often the launcher was started, and the last moments at which it was started anew.
@@ -115,8 +104,8 @@ pub fn visits() -> BTreeMap<u32, Visited> {
     for (database, at) in swept {
         all.entry(database).or_default().0 = Some(at);
     }
-    for failure in failures {
-        all.entry(failure.database).or_default().1 = Some((failure.at, failure.said.get()));
+    for (database, at, said) in failures {
+        all.entry(database).or_default().1 = Some((at, said.get()));
     }
     // That were the free places.
     all.remove(&0);
@@ -128,10 +117,10 @@ pub fn note_visit(database: u32, swept: bool, failed: Option<Text>) {
     let now_us = pg::now_us();
     let mut board = open();
     // The database's own entry, or else a free one, or else the oldest.
-    if let Some(place) = board.failures.iter_mut().min_by_key(|place| (place.database != database, place.at)) {
+    if let Some(place) = board.failures.iter_mut().min_by_key(|(of, at, _)| (*of != database, *at)) {
         match failed {
-            Some(said) => *place = Unswept { database, at: now_us, said },
-            None if place.database == database => *place = Unswept { database: 0, at: 0, said: Text::EMPTY },
+            Some(said) => *place = (database, now_us, said),
+            None if place.0 == database => *place = (0, 0, Text::EMPTY),
             None => {}
         }
     }

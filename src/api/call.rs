@@ -6,6 +6,7 @@ use crate::pg::{self, CompositeRow};
 use crate::requests::answer::Ticket;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
+use pgrx::datum::Uuid;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::panic::ErrorReport;
 use std::borrow::Cow;
@@ -27,18 +28,28 @@ macro_rules! by_key {
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
         fn $bigint($session: Option<&str>, $request: Option<i64> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
-            let $request = $request.map(|number| Cow::from(number.to_string()));
+            let $request = $request.map($crate::api::call::key_of_number);
             $body
         }
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
         fn $uuid($session: Option<&str>, $request: Option<Uuid> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
-            let $request = $request.map(|id| Cow::from(pg::uuid_key(*id.as_bytes())));
+            let $request = $request.map($crate::api::call::key_of_uuid);
             $body
         }
     };
 }
 pub(super) use by_key;
+
+/// The key that a number stands for.
+pub fn key_of_number(number: i64) -> Cow<'static, str> {
+    number.to_string().into()
+}
+
+/// The key that a UUID stands for.
+pub fn key_of_uuid(id: Uuid) -> Cow<'static, str> {
+    pg::uuid_key(*id.as_bytes()).into()
+}
 
 /// The numbering for functions that are given no last number and no mark.
 pub fn in_stream(stream: Option<&str>) -> Numbering<'_> {

@@ -5,7 +5,7 @@
 //! everything, anybody else what belongs to sessions that the caller may use. `error_counts` is for monitors alone.
 
 use super::call::{Result, by_key, required};
-use crate::error::{Error, OWN_SQLSTATES, or_raise};
+use crate::error::{OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
@@ -55,11 +55,6 @@ fn idem_outcomes(
     Ok(Filled::by(outcomes))
 }
 
-/// Refuses a call where the library is not preloaded.
-fn check_there(what: &'static str) -> Result<(), Error> {
-    if monitor::is_there() { Ok(()) } else { Err(Error::NotPreloaded { what }) }
-}
-
 /// The counters of each session of this database that the caller may see.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind text, OUT started bigint, OUT taken_over bigint,
@@ -71,7 +66,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn stats() -> Filled<'static, Spelt> {
-    or_raise(check_there("the counters of idempotence.stats"));
+    or_raise(monitor::check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
     let row = |whom: [Option<pg_sys::Datum>; 3], tally: &Tally| {
         let counts = tally.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
@@ -112,7 +107,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn error_counts() -> Filled<'static, Spelt> {
-    or_raise(check_there("the counters of idempotence.error_counts"));
+    or_raise(monitor::check_there("the counters of idempotence.error_counts"));
     let tallies = counters::read();
     let rows = (0..OWN_SQLSTATES).map(|number| {
         let errors = tallies.iter().map(|tally| tally.errors()[number]).fold(0, u64::saturating_add);
@@ -124,7 +119,7 @@ fn error_counts() -> Filled<'static, Spelt> {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_stats_reset() -> Timestamptz {
-    or_raise(check_there("the counters of idempotence.stats"));
+    or_raise(monitor::check_there("the counters of idempotence.stats"));
     let found = "the counters of this database count from now on";
     if !pg::read_only() {
         audit::note("stats_reset", "", "", None, found);
@@ -146,7 +141,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn held_requests() -> Filled<'static, Spelt> {
-    or_raise(check_there("the requests of idempotence.in_flight"));
+    or_raise(monitor::check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
     let sees = |in_flight::InFlight { entry, names, .. }: &in_flight::InFlight| match names {
         _ if is_monitor => true,
@@ -191,7 +186,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn errors() -> Filled<'static, Spelt> {
-    or_raise(check_there("the errors of idempotence.errors"));
+    or_raise(monitor::check_there("the errors of idempotence.errors"));
     let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {
         is_monitor

@@ -8,31 +8,15 @@ use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::Error;
-use crate::pg::{self, Arguments, Before, Came, Composite, Work};
+use crate::pg::{self, Arguments, Before, Came, Composite, Work, c_function};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
-use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
-/// Tells the server how the function is called.
-#[unsafe(no_mangle)]
-pub extern "C-unwind" fn pg_finfo_idem_run() -> &'static pg_sys::Pg_finfo_record {
-    const INFORMATION: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
-    &INFORMATION
-}
-
-/// The C function.
-///
-/// # Safety
-/// Called by the server, for the SQL function as it is declared.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn idem_run(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: the steps ask for the arguments, and give the result, that the function is declared with.
-    unsafe { pg::around_command(call, before, after) }
-}
+c_function!(idem_run, pg_finfo_idem_run, |call| pg::around_command(call, before, after));
 
 /// The places of the arguments.
 mod place {

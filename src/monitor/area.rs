@@ -1,5 +1,6 @@
 //! The shared memory of the monitor: how large it is, and what lies where in it.
 
+use crate::error::Error;
 use crate::guc;
 use crate::monitor::file;
 use crate::monitor::ring::{self, ErrorRing};
@@ -116,9 +117,9 @@ pub fn area() -> Option<&'static Area> {
     unsafe { AREA.load(Relaxed).as_ref() }
 }
 
-/// Whether the library is preloaded, so that there is something to watch.
-pub fn is_there() -> bool {
-    area().is_some()
+/// Refuses a call where the library is not preloaded, so that there is nothing to watch. `what` would be there.
+pub fn check_there(what: &'static str) -> Result<(), Error> {
+    area().map(|_| ()).ok_or(Error::NotPreloaded { what })
 }
 
 impl Area {

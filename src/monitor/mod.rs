@@ -33,7 +33,7 @@ use crate::error::{self, RequestName};
 use crate::pg::{self, SharedText};
 use area::area;
 
-pub use area::is_there;
+pub use area::check_there;
 pub use ring::NotedError;
 pub use tallies::{Counter, Key, Tally};
 

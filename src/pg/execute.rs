@@ -5,13 +5,13 @@
 //! [`in_rust`].
 
 use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
+use super::entry::{Arguments, returned};
 use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
 use super::values::{Composite, CompositeRow};
 use crate::error::{Error, or_raise};
-use pgrx::callconv::{BoxRet, FcInfo};
-use pgrx::{FromDatum, pg_sys};
+use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ops::ControlFlow;
 
@@ -21,18 +21,6 @@ pub type Before<R> = ControlFlow<Composite<R>, Work>;
 /// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
 /// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
 pub type Came = Result<Option<Jsonb>, Jsonb>;
-
-/// The arguments of a call, by their places. Their types are those that the function is declared with.
-pub struct Arguments<'a>(&'a [pg_sys::NullableDatum]);
-
-impl Arguments<'_> {
-    /// An argument, in the type that it is declared with.
-    pub fn get<T: FromDatum>(&self, place: usize) -> Option<T> {
-        let argument = &self.0[place];
-        // SAFETY: the caller asks for the type that the argument is declared with.
-        unsafe { T::from_datum(argument.value, argument.isnull) }
-    }
-}
 
 /// The body of the function: what comes before the command, the command, and what comes after it.
 ///
@@ -47,30 +35,17 @@ pub unsafe fn around_command<R: CompositeRow>(
     // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during
     // the call.
     unsafe {
-        let mut work = match in_rust(|| or_raise(before(&arguments(call))).map_break(|answer| returned(call, answer))) {
-            ControlFlow::Continue(work) => work,
-            ControlFlow::Break(answer) => return answer,
-        };
+        let mut work =
+            match in_rust(|| or_raise(before(&Arguments::of(call))).map_break(|answer| returned(call, answer))) {
+                ControlFlow::Continue(work) => work,
+                ControlFlow::Break(answer) => return answer,
+            };
         let error = execute(&mut work);
         in_rust(|| {
             let came = error.map_or_else(|| Ok(work.response), |error| Err(Jsonb::of_error(error)));
-            returned(call, or_raise(after(&arguments(call), came)))
+            returned(call, or_raise(after(&Arguments::of(call), came)))
         })
     }
-}
-
-/// # Safety
-/// `call` is valid, and stays so for as long as the result is used.
-unsafe fn arguments<'a>(call: pg_sys::FunctionCallInfo) -> Arguments<'a> {
-    // SAFETY: as the caller warrants. A call has as many arguments as it says.
-    unsafe { Arguments(std::slice::from_raw_parts((*call).args.as_ptr(), (*call).nargs as usize)) }
-}
-
-/// # Safety
-/// `call` is that of a function that is declared to return the type of the row.
-unsafe fn returned<R: CompositeRow>(call: pg_sys::FunctionCallInfo, answer: Composite<R>) -> pg_sys::Datum {
-    // SAFETY: as the caller warrants.
-    unsafe { answer.box_into(&mut FcInfo::from_ptr(call)).sans_lifetime() }
 }
 
 /// Which errors are given to the step after the command, by their SQLSTATE. All others are raised.

@@ -7,6 +7,7 @@ mod catch;
 mod checked;
 mod clock;
 mod durable;
+mod entry;
 mod execute;
 mod heap;
 mod hooks;
@@ -35,7 +36,9 @@ pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, roll
 pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
 pub use durable::*;
-pub use execute::{Arguments, Before, Came, Work, around_command};
+pub(crate) use entry::c_function;
+pub use entry::{Arguments, answered};
+pub use execute::{Before, Came, Work, around_command};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;

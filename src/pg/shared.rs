@@ -156,7 +156,7 @@ impl<T> Guarded<T> {
     pub fn lock(&self) -> Exclusive<'_, T> {
         // SAFETY: the lock is in shared memory.
         unsafe { pg_sys::LWLockAcquire(self.lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
-        Exclusive { of: self, unwinding: std::thread::panicking() }
+        Exclusive(self)
     }
 
     /// Uses the value where there is one process only: in the postmaster, before it starts others or after they have
@@ -171,35 +171,28 @@ impl<T> Guarded<T> {
 }
 
 /// The value, while the lock is held.
-pub struct Exclusive<'a, T> {
-    of: &'a Guarded<T>,
-    /// Whether an error was unwinding when the lock was taken.
-    unwinding: bool,
-}
+pub struct Exclusive<'a, T>(&'a Guarded<T>);
 
 impl<T> std::ops::Deref for Exclusive<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: the lock is held alone.
-        unsafe { &*self.of.value }
+        unsafe { &*self.0.value }
     }
 }
 
 impl<T> std::ops::DerefMut for Exclusive<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held alone.
-        unsafe { &mut *self.of.value }
+        unsafe { &mut *self.0.value }
     }
 }
 
 impl<T> Drop for Exclusive<'_, T> {
     fn drop(&mut self) {
-        // If an error was raised under the lock, the end of the transaction releases the lock.
-        if std::thread::panicking() == self.unwinding {
-            // SAFETY: the lock was taken by Guarded::lock().
-            unsafe { pg_sys::LWLockRelease(self.of.lock) }
-        }
+        // SAFETY: the lock was taken by Guarded::lock(), and is held still, since the server raises no error under it.
+        unsafe { pg_sys::LWLockRelease(self.0.lock) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Goal};
 use crate::lab::{DATABASE, Lab};
 use crate::plan::Plan;
 use crate::ring::load::{finish, rate, script};
@@ -47,7 +47,10 @@ pub fn beside_load(lab: &Lab, plan: &Plan, findings: &mut Vec<Finding>) -> Resul
         busy_ratios.push(beside_busy_sweep / without_sweep);
     }
     let what = "begin and record a second, beside a sweep without pause";
-    findings.push(Finding::new(format!("{what} that finds nothing to do / without one"), Spread::of(idle_ratios), 2));
+    findings.push(
+        Finding::new(format!("{what} that finds nothing to do / without one"), Spread::of(idle_ratios), 2)
+            .with_goal(Goal::AtLeast(0.95)),
+    );
     findings.push(Finding::new(
         format!("{what} that ends and deletes client sessions / without one"),
         Spread::of(busy_ratios),

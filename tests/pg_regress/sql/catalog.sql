@@ -38,6 +38,9 @@ SET idempotence.wiat = 1;
 SELECT p.oid::regprocedure, CASE p.provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END,
        CASE p.proparallel WHEN 's' THEN 'parallel safe' WHEN 'r' THEN 'parallel restricted' ELSE 'parallel unsafe' END, p.prokind
 FROM pg_proc p JOIN catalog_member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid ORDER BY p.oid::regprocedure::text COLLATE "C";
+-- the planner leaves out what a call leaves out, and NULL at its end
+EXPLAIN (VERBOSE, COSTS OFF) SELECT t.status FROM idem_begin('catalog', 'k') t;
+EXPLAIN (VERBOSE, COSTS OFF) SELECT t.status FROM idem_begin('catalog', 1, lease => NULL, wait => '0') t;
 -- one shape a name: the overloads of a function differ by text, bigint and uuid of one argument, and by nothing else
 SELECT proname, count(*), string_agg(DISTINCT types, ' / ') FROM (
   SELECT p.proname, array_to_string(p.proargnames, ',') || ' ' || p.pronargdefaults || ' ' || pg_get_expr(p.proargdefaults, 0) || ' ' || p.prorettype::regtype AS shape,
