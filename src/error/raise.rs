@@ -34,13 +34,13 @@ impl Error {
     pub fn warn(self) {
         // SAFETY: a variable of the backend.
         let callbacks = unsafe { pg_sys::error_context_stack };
-        self.to_report(|_, _| {}).report(PgLogLevel::WARNING);
+        self.into_report(|_, _| {}).report(PgLogLevel::WARNING);
         // SAFETY: the stack is as it was before the callback was pushed: whatever was pushed on it has been popped.
         unsafe { pg_sys::error_context_stack = callbacks };
     }
 
     /// What is reported. It is to be reported at once, since its SQLSTATE goes with whatever is reported next.
-    fn to_report(self, when_raised: WhenRaised) -> ErrorReport {
+    fn into_report(self, when_raised: WhenRaised) -> ErrorReport {
         let Texts { code, message, detail, hint } = self.texts();
         let code = match code {
             Code::Standard(code) => code,
@@ -57,7 +57,7 @@ impl Error {
 /// For SQL functions, whose errors pgrx raises. The report is to be raised at once.
 impl From<Error> for ErrorReport {
     fn from(error: Error) -> ErrorReport {
-        error.to_report(WHEN_RAISED.get())
+        error.into_report(WHEN_RAISED.get())
     }
 }
 
