@@ -12,13 +12,17 @@ pub fn fill(segment: u64, rows: u64, expired: bool) -> String {
     )
 }
 
+/// Rows that were inserted by SQL count as restored, and their keys would be compared with the secret.
+pub const NOT_RESTORED: &str = "DELETE FROM idempotence.restore";
+
 /// Fills a table that is made like those of outcomes.
 pub fn fill_table(table: &str, rows: u64, expires_at: &str) -> String {
     format!(
         "INSERT INTO {table} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
          SELECT gen_random_uuid(), s.id, now(), {expires_at}, 10, 's', 'filled ' || n,
                 '{{\"status\": \"booked\", \"transfer\": 4711}}'
-           FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments'"
+           FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
+         {NOT_RESTORED}"
     )
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::finding::{Finding, Goal};
 use crate::lab::{DATABASE, Lab};
 use crate::ring::load::{self, CLIENTS, script};
-use crate::ring::segments::age;
+use crate::ring::segments::{NOT_RESTORED, age};
 use crate::script::Keygen;
 use crate::spread::Spread;
 
@@ -70,7 +70,7 @@ pub fn with_long_lived(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
         )?;
         let mut sum_of_sizes = 0.0;
         for half in 0..HALF_LAPS {
-            lab.psql(DATABASE, &record_half_lap(lab, half, one_in)?)?;
+            lab.psql(DATABASE, &format!("{}; {NOT_RESTORED}", record_half_lap(lab, half, one_in)?))?;
             let before = lab.psql(DATABASE, OUTCOMES_SIZE)?.parse::<f64>()?;
             lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '12 hours 4 minutes'")))?;
             // Autovacuum does the same when a fifth of the rows is dead.
@@ -125,7 +125,7 @@ pub fn beside_one_role(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
             let segments = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
                 WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[0-2]$'";
             sum_of_sizes += lab.psql(DATABASE, segments)?.parse::<f64>()?;
-            lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '3 days 14 hours'")))?;
+            lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '4 days'")))?;
         }
         sizes.push(sum_of_sizes);
     }

@@ -9,6 +9,7 @@ use crate::finding::{Finding, Goal};
 use crate::lab::{DATABASE, Lab};
 use crate::plan::Plan;
 use crate::ring::load::{finish, rate, script};
+use crate::ring::segments::NOT_RESTORED;
 use crate::script::Keygen;
 use crate::spread::Spread;
 
@@ -31,7 +32,7 @@ pub fn beside_load(lab: &Lab, plan: &Plan, findings: &mut Vec<Finding>) -> Resul
                     finish(sweeps)?;
                 }
                 _ => {
-                    lab.psql(DATABASE, SESSIONS_TO_SWEEP)?;
+                    lab.psql(DATABASE, &format!("{SESSIONS_TO_SWEEP}; {NOT_RESTORED}"))?;
                     let sweeps = sweep_without_pause(lab, seconds)?;
                     beside_busy_sweep = rate()?;
                     let left = lab.psql(DATABASE, "SELECT count(*) FROM idempotence.reply")?;
