@@ -4,7 +4,7 @@
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::limits::POINT_CHARS_MAX;
-use crate::error::Error;
+use crate::error::{Error, Superseded};
 use crate::guc;
 use crate::monitor::{Counter, counters};
 use crate::open::{self, OpenRequest, State};
@@ -146,7 +146,11 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 /// Extends the lease of a request. Gives when it runs out now.
 pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
     let lock = held::by(request, Some(token), "idem_extend")?.lock;
-    let stored = keeping::lease(request, &lock, Snapshot::Itself)?.expect("the token is that of a lease");
+    let stored = keeping::lease(request, &lock, Snapshot::Itself)?.ok_or_else(|| Error::ClaimSuperseded {
+        name: request.name(),
+        token,
+        how: Superseded::Gone,
+    })?;
     let lease = stored.lease.extended(pg::now_us(), lease_us);
     keeping::save_lease(request, &stored.with(lease, request.stream(), &lock))?;
     Ok(lease.until)

@@ -51,7 +51,15 @@ impl<'a> Waiting<'a> {
         if self.deadline.left_us() == Some(0) {
             return Ok(false);
         }
-        open::with_room(|| request.name(), || self.in_two(claim, |us| claim.acquire(us)))
+        // What fails around the wait is not for lack of room for a lock.
+        let mut failed = None;
+        let taken = self.in_two(claim, |us| {
+            open::with_room(|| request.name(), || claim.acquire(us)).unwrap_or_else(|error| {
+                failed = Some(error);
+                true
+            })
+        });
+        failed.map_or(Ok(taken), Err)
     }
 
     /// Waits until no other transaction has the request's lock, which is not taken; gives whether that came true.

@@ -8,8 +8,9 @@ use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
+use crate::requests::waiting;
 use crate::store::checkpoint::Checkpoint;
-use crate::store::lease::{self, StoredLease};
+use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::witness::{self, Record};
 use serde_json::{Value, json};
@@ -94,7 +95,7 @@ impl Kept {
             (None, None) => return Ok(None),
         };
         let lease = self.lease.as_ref().map(|lease| lease.lease);
-        let holder = lease.and_then(|_| lease::holder(request.stream(), &self.lock));
+        let holder = lease.and_then(|_| waiting::holder_of_lease(request, &self.lock));
         let state = match lease {
             Some(lease) if lease.runs_at(self.asked_at) => "leased",
             // In a session that has ended nobody can complete what a lease was for.

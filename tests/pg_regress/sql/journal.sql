@@ -71,6 +71,7 @@ SELECT count(*) FROM kept.payment_request WHERE request = 'order-2';
 
 -- A lease released with its token goes, and a checkpoint stays.
 SELECT regress_take('cleo', idem_begin('journaled', 'order-3', stream => 'cleo', lease => '1 hour'));
+SELECT e.told #>> '{unfinished,state}', e.told #>> '{unfinished,holder}' = current_user FROM (SELECT idem_explain('journaled', 'order-3', stream => 'cleo')) e (told);
 SELECT idem_release('journaled', 'order-3', token => regress_token('cleo'), stream => 'cleo');
 SELECT count(*) FROM kept.payment_request WHERE tenant = 'cleo';
 BEGIN;
