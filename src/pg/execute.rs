@@ -135,6 +135,10 @@ unsafe extern "C-unwind" {
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
     fn pg_re_throw() -> !;
+    fn geterrposition() -> c_int;
+    fn errposition(position: c_int) -> c_int;
+    fn internalerrposition(position: c_int) -> c_int;
+    fn internalerrquery(query: *const c_char) -> c_int;
 }
 
 /// Runs the command, and takes its response.
@@ -199,11 +203,11 @@ unsafe fn parsed(text: *const c_char) -> *mut pg_sys::List {
     unsafe extern "C-unwind" fn place(text: *mut c_void) {
         // SAFETY: only errfinish() calls this, while it builds the error.
         unsafe {
-            let position = pg_sys::geterrposition();
+            let position = geterrposition();
             if position > 0 {
-                pg_sys::errposition(0);
-                pg_sys::internalerrposition(position);
-                pg_sys::internalerrquery(text.cast());
+                errposition(0);
+                internalerrposition(position);
+                internalerrquery(text.cast());
             }
         }
     }

@@ -137,8 +137,8 @@ pub fn delete(digest: &Digest, now_us: i64) -> bool {
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
         let values = [Some(pg::uuid(&digest.0)), Some(now_us.into())];
-        let statement = Statement::prepare(&statement, &[UUIDOID, TIMESTAMPTZOID]);
         pg::as_role(table.owner(), || {
+            let statement = Statement::prepare(&statement, &[UUIDOID, TIMESTAMPTZOID]);
             statement.execute(&values, Sight::OfTransaction, |row| lived |= row.get(0) == Some(true))
         });
     }

@@ -10,17 +10,17 @@
 //!
 //! `way.rs` tells which way serves a table.
 
-use crate::error::{Error, or_raise};
+use crate::error::Error;
 use crate::pg::{self, Sight, Statements};
 use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::direct;
 use crate::store::rel::{Access, Rel};
-use crate::store::sql;
 use crate::store::tuple::{Tid, check_columns};
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::cell::Cell;
+use std::ffi::CStr;
 
 thread_local! {
     /// Whether the present write by SQL is the extension's own.
@@ -131,11 +131,16 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
 
 /// The statement, and the types of its parameters.
 fn statement(table: &Rel, verb: Verb) -> (String, Vec<pg_sys::Oid>) {
-    let columns = "SELECT pg_catalog.quote_ident(a.attname), a.atttypid FROM pg_catalog.pg_attribute a
-        WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
-        ORDER BY a.attnum";
-    let columns = or_raise(sql::pairs::<_, pg_sys::Oid>(columns, &[cache::oid(table.table).into()]));
-    let (names, mut types): (Vec<String>, Vec<pg_sys::Oid>) = columns.into_iter().unzip();
+    // SAFETY: the relation is open, and the loop goes over the numbers of its columns.
+    let (names, mut types): (Vec<String>, Vec<pg_sys::Oid>) = unsafe {
+        let shape = (*table.rel).rd_att;
+        let column = |number| {
+            let column = pg::tuple_attribute(shape, number);
+            let name = CStr::from_ptr((*column).attname.data.as_ptr()).to_string_lossy();
+            (!(*column).attisdropped).then(|| (format!("\"{name}\""), (*column).atttypid))
+        };
+        (0..(*shape).natts as usize).filter_map(column).unzip()
+    };
     let parameters = (1..=names.len()).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
     let (name, place) = (table.table.name(), names.len() + 1);
     let names = names.join(", ");

@@ -210,7 +210,7 @@ pub fn calls(session: &str) -> String {
                                    CASE n.type WHEN 'anycompatiblearray'::regtype THEN 'pg_catalog.text[]' ELSE n.type::regtype::text END AS type
                             FROM unnest(p.proargnames[:p.pronargs], p.proargtypes::oid[]) WITH ORDINALITY n (name, type, place)
                             WHERE n.place <= p.pronargs - p.pronargdefaults) a ON true
-         WHERE p.proname NOT IN ('idem_revoke', 'idem_drop_session', 'idem_close')
+         WHERE p.proname NOT IN ('idem_revoke', 'idem_drop_session', 'idem_close') AND p.prorettype <> 'internal'::regtype
          GROUP BY p.oid
          UNION ALL SELECT format('SELECT * FROM %s', c.oid::regclass) FROM pg_class c
          WHERE c.relnamespace = 'idempotence'::regnamespace AND c.relkind = 'v'"
