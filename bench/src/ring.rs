@@ -27,8 +27,8 @@ many rows in the hand-written table. *While it happens*: four clients \
 begin and record without a pause. The 99th percentile of their transactions in the second of the emptying is compared with that of \
 the second before, and so is that beside `DELETE` and `VACUUM`. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
 that has no processor to spare for it. The worker sweeps for a second in ten at most. *Cycles*: requests are sent, half a \
-retention passes, and a sweep comes, again and again. What all tables take at the end, catalogs included, is compared with what \
-they take after the fourth. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others. What \
+retention passes, and a sweep comes, again and again. What all tables take in the last four cycles, catalogs included, is compared with \
+what they take in the four before. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others. What \
 the tables of outcomes take is averaged over the last laps, when as many of the long-lived outcomes are deleted as come in. It is \
 compared with what they take without long-lived outcomes. *One role*: a quarter of the requests are those of a role that keeps them so \
 long. What the segments take is compared with what they take without that role.",

@@ -13,7 +13,7 @@ use crate::error::{Error, WAIT_BY_SETTING, or_raise};
 use crate::guc;
 use crate::lock::{LockClass, Tag};
 use crate::pg;
-use crate::store::cache;
+use crate::store::cache::{self, Cache};
 use crate::store::catalog::Table;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -84,8 +84,15 @@ pub fn check_alone() -> Result<(), Error> {
 /// Marks the key as in use if it is not. Called in each transaction that makes a session or
 /// registers a client.
 pub fn put_in_use() -> Result<(), Error> {
-    // What is remembered is in use, see key().
-    if cache::with(|cache| cache.secret.is_some()) || row_that_counts(&read())?.in_use {
+    let look = || {
+        let table = read();
+        let row = or_raise(row_that_counts(&table));
+        // As in key(), what is remembered is certain. Backends that only register and give signs of life never ask key().
+        ((row.key, row.in_use), row.in_use && row.committed && check_restored().is_ok())
+    };
+    let key_in_use = |cache: &Cache| cache.secret.map(|key| (key, true));
+    let (_, in_use) = cache::remembered(key_in_use, look, |cache, (key, _)| cache.secret = Some(key));
+    if in_use {
         return Ok(());
     }
     let what = || "the making of the first session by another transaction".into();
