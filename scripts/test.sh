@@ -244,16 +244,33 @@ has_java_and_go() {
     { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } && scripts/unpacked.sh "${agent_packages[@]}"
 } >/dev/null
 
-# The clients with the edition in the extension's place, on a server that has no extension.
-managed_clients() {
-    local client status=0 clients=(clients/python clients/node clients/rust)
-    export IDEM_MANAGED=$root/sql/managed/idempotence_managed.sql
-    if has_java_and_go; then clients+=(clients); fi
-    for client in "${clients[@]}"; do
-        timeout 600 "$client/tests/run.sh" "${config[18]}" || status=1
-    done
-    return "$status"
+# clients [MANAGED]: the clients with the extension, or with the file of the edition for managed services in its place, on a server
+# that has no extension.
+clients() {
+    local server=${private[18]} with=''
+    if [ $# -gt 0 ]; then
+        server=${config[18]} with=', managed'
+        export IDEM_MANAGED=$1
+    fi
+    side_by_side python_and_rust node_java_and_go
 }
+
+python_and_rust() {
+    client python python/
+    client rust rust/
+}
+
+node_java_and_go() {
+    client node node/
+    if has_java_and_go; then
+        client 'java and go' ''
+    else
+        skip "clients java and go$with" 'no JDK, or no Go'
+    fi
+}
+
+# client NAME DIRECTORY: one of these.
+client() { suite "clients $1$with" count_checks timeout 1200 "clients/$2tests/run.sh" "$server"; }
 
 # reconfigure COMMAND: changes the server's configuration by a command of sed.
 reconfigure() {
@@ -329,7 +346,7 @@ clusters_and_packages() {
     suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
     # After the same clients with the extension, which build in the same places.
     flock -w 1800 "$logs/clients.lock" true
-    suite 'clients, managed' count_checks managed_clients
+    clients "$root/sql/managed/idempotence_managed.sql"
 }
 
 # What stands around servers.
@@ -337,14 +354,7 @@ around() {
     local status=0
     (
         flock 8
-        suite 'clients python' count_checks timeout 1200 clients/python/tests/run.sh "${private[18]}"
-        suite 'clients node' count_checks timeout 1200 clients/node/tests/run.sh "${private[18]}"
-        suite 'clients rust' count_checks timeout 1200 clients/rust/tests/run.sh "${private[18]}"
-        if has_java_and_go; then
-            suite 'clients java and go' count_checks timeout 600 clients/tests/run.sh "${private[18]}"
-        else
-            skip 'clients java and go' 'no JDK, or no Go'
-        fi
+        clients
     ) 8>"$logs/clients.lock"
     suite 'monitoring' count_checks timeout 900 tests/monitoring/run.sh "${private[18]}"
     suite 'demo' count_checks demo

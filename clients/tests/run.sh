@@ -18,12 +18,7 @@ for jar in postgresql HikariCP slf4j-api slf4j-nop; do
     jars+=:$debian/share/java/$jar.jar
 done
 
-python=$root/target/clients/vectors/bin/python
-if ! "$python" -c 'import psycopg, pytest' 2>/dev/null; then
-    rm -rf "$root/target/clients/vectors"
-    quietly python3 -m venv "$root/target/clients/vectors"
-    quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4' pytest
-fi
+python=$("$here/venv.sh")
 
 rm -rf "$made/go/src"
 mkdir -p "$made/go/src/idempotence"

@@ -57,14 +57,10 @@ fi
 # typed: what README.md says. It takes packages from the registry, as its reader does.
 [ -n "${IDEM_MANAGED:-}" ] || node tests/typed.mjs . || status=1
 
-venv=$root/target/clients/venv
-if ! "$venv/bin/python" -c 'import psycopg' 2>/dev/null; then
-    quietly python3 -m venv "$venv"
-    quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4'
-fi
+python=$("$root/clients/tests/venv.sh")
 # chaos KEYS KILLS FRAMEWORK DRIVER
 chaos() {
-    timeout 1200 "$venv/bin/python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
+    timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
         --uri "postgresql:///chaos?host=$PGHOST&port=5432&user=postgres" --keys "$1" --kills "$2" \
         -- node "$PWD/tests/chaos_app.mjs" "${@:3}" '{uri}' '{port}' | sed "s/ chaos:/ chaos $3 $4:/"
 }

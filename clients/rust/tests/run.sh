@@ -12,12 +12,7 @@ pg_config=${1:?usage: run.sh PG_CONFIG}
 trap server_remove EXIT
 
 # What asks over HTTP, and kills, is in Python.
-python=$root/target/clients/asking/bin/python
-if ! "$python" -c 'import psycopg, pytest' 2>/dev/null; then
-    rm -rf "$root/target/clients/asking"
-    quietly python3 -m venv "$root/target/clients/asking"
-    quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4' pytest
-fi
+python=$("$root/clients/tests/venv.sh")
 export CARGO_TARGET_DIR=$root/target/clients/rust
 manifest=$here/../Cargo.toml
 quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served --test vectors

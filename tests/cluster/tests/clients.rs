@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::try_join_all;
 use idempotence_cluster_tests::client::id_of;
+use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::load::{LEVELS, check_happened, disturb};
 use idempotence_cluster_tests::senders::{APPLICATION, Senders};
 use idempotence_cluster_tests::shop::{DATABASE, start};
@@ -20,7 +21,7 @@ on_each_version!(
     first_outcomes_at_once_all_count,
     late_calls_do_not_keep_each_other_s_session_alive,
     registrations_at_once_leave_one_session,
-    twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills,
+    numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills,
 );
 
 async fn connect(server: &Cluster, count: usize) -> Result<Vec<Connection>> {
@@ -261,19 +262,17 @@ async fn registrations_at_once_leave_one_session(version: Version) -> Result<()>
     Ok(())
 }
 
-// Goal: no double execution in 20 000 numbered requests of either order, each sent by two connections,
+// Goal: no double execution of thousands of numbered requests of either order, each sent by two connections,
 // whatever ends their attempts.
 // Method: see `senders`. The clients roll back at random, and are cancelled and killed from outside.
-async fn twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills(
-    version: Version,
-) -> Result<()> {
+async fn numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills(version: Version) -> Result<()> {
     let server = start(version)?;
     // Two sessions have two lanes each, and four sessions have one lane: eight lanes, each with two
     // connections.
-    let senders = Senders::register(&server, DATABASE, 2, 2, 4).await?;
+    let (senders, wanted) = (Senders::register(&server, DATABASE, 2, 2, 4).await?, requests(5_000, 20_000));
     let finished = AtomicBool::new(false);
     let load = async {
-        let sent = senders.send(20_000 / 8).await;
+        let sent = senders.send(wanted / 8).await;
         finished.store(true, Relaxed);
         sent
     };
@@ -281,7 +280,7 @@ async fn twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_ca
         .await
         .context("the clients do not come to an end")??;
     senders.prove().await?;
-    ensure!(senders.answered() == 20_000);
+    ensure!(senders.answered() == wanted);
     let tally = &senders.tally;
     println!("{tally:?}");
     // Each kind of disturbance has happened.

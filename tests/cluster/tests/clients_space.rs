@@ -1,6 +1,7 @@
 //! The space that client sessions take under a steady load: the space of their slots, and no more.
 
 use anyhow::{Context, Result, ensure};
+use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
@@ -59,11 +60,11 @@ async fn spaces(connection: &Connection) -> Result<Vec<Space>> {
 
 // Goal: replies, marks and signs of life are overwritten in place. The tables do not grow, however many
 // requests a session sends, with the default settings of autovacuum.
-// Method: 200 sessions. In the first lap they take every slot; then comes another lap, and then 50 more. All
+// Method: 200 sessions. In the first lap they take every slot; then comes another lap, and then many more. All
 // laps use one connection, so that no other transaction keeps earlier row versions. The benchmark shows what
 // such versions add.
 async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Version) -> Result<()> {
-    const LAPS_MORE: usize = 50;
+    let laps_more = requests(20, 50);
     let server = shop::start(version)?;
     server.psql(DATABASE, LAPS)?;
     let client = server.connect(DATABASE).await?;
@@ -79,7 +80,7 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
     // The first acknowledgement of the second lap creates the marks.
     run(1, 2 * WINDOW).await?;
     let first = spaces(&client).await?;
-    run(2 * WINDOW + 1, (2 + LAPS_MORE) * WINDOW).await?;
+    run(2 * WINDOW + 1, (2 + laps_more) * WINDOW).await?;
     let last = spaces(&client).await?;
     println!("{first:?}\n{last:?}");
 
@@ -89,26 +90,26 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
         ensure!(*bytes <= first.bytes * 6 / 5 + 8192, "{table} has grown from {} to {bytes} bytes", first.bytes);
         let (updates, hot) = (last.updates - first.updates, last.hot_updates - first.hot_updates);
         let wanted = match table.as_str() {
-            "reply" => SESSIONS * LAPS_MORE * WINDOW,
-            "stream" => SESSIONS * LAPS_MORE,
+            "reply" => SESSIONS * laps_more * WINDOW,
+            "stream" => SESSIONS * laps_more,
             _ => 0,
         };
         ensure!(updates >= wanted as i64, "{updates} updates of {table} instead of {wanted}");
         ensure!(hot * 100 >= updates * 99, "of {updates} updates of {table} only {hot} were in their place");
     }
     let replies = client.text("SELECT count(*), min(first) FROM idempotence.reply").await?;
-    ensure!(replies == format!("{}|{}", SESSIONS * WINDOW, (1 + LAPS_MORE) * WINDOW + 1), "there are {replies}");
+    ensure!(replies == format!("{}|{}", SESSIONS * WINDOW, (1 + laps_more) * WINDOW + 1), "there are {replies}");
     Ok(())
 }
 
 // Goal: while somebody holds an old snapshot, as pg_dump does, the earlier versions of the rows of a session
 // stay. Nevertheless, a request of the session costs no more than at the beginning.
-// Method: 20 000 requests of a session under such a snapshot, each with an acknowledgement. The test compares
+// Method: thousands of requests of a session under such a snapshot, each with an acknowledgement. The test compares
 // how many pages of tables and indexes the first thousand and each other thousand requests visit, not how long
 // they take.
 async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version) -> Result<()> {
     const FIRST: usize = 1000;
-    const LAST: usize = 20_000;
+    let last = requests(6_000, 20_000);
     let server = shop::start(version)?;
     server.psql(DATABASE, LAPS)?;
     let client = server.connect(DATABASE).await?;
@@ -123,7 +124,7 @@ async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version
         };
         let first = run(1, FIRST).await?;
         let mut most = 0;
-        for before in (FIRST..LAST).step_by(FIRST) {
+        for before in (FIRST..last).step_by(FIRST) {
             most = most.max(run(before + 1, before + FIRST).await?);
         }
         println!("{ordering}: {first} pages a request, then {most} at most");
@@ -134,7 +135,7 @@ async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version
         .text("SELECT pg_relation_size('idempotence.reply') / current_setting('block_size')::int")
         .await?
         .parse()?;
-    ensure!(pages >= 2 * LAST / 100, "the former versions are gone: {pages} pages");
+    ensure!(pages >= 2 * last / 100, "the former versions are gone: {pages} pages");
     dump.text("COMMIT").await?;
     Ok(())
 }
