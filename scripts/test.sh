@@ -51,10 +51,14 @@ results=$logs/results
 # row NAME PASSED FAILED SECONDS
 row() { printf '%-24s %7s %7s %8s\n' "$@"; }
 
-# The last line of the output has the result, even if the run ends early.
+# The last line of the output has the result, even if the run ends early. Before the table comes the end of what each failed
+# suite has told: the reason, mostly.
 finish() {
     local status=$? passed=0 failed=0 name ok bad seconds
     server_remove
+    while IFS=$'\t' read -r name ok bad seconds; do
+        [ "$bad" -eq 0 ] || { printf '\n%s:\n' "$name" && tail -n 15 "$logs/${name// /-}.log"; }
+    done < <([ ! -e "$results" ] || cat "$results")
     if [ -s "$results" ]; then
         printf '\n'
         row suite passed failed seconds
@@ -119,13 +123,13 @@ protocol() {
     timeout 1200 cargo test --locked --no-fail-fast -p idempotence-protocol-model -- --nocapture --test-threads 1
 }
 
-units_and_protocol() {
-    suite 'unit tests' count_cargo unit_tests
-    suite 'protocol' count_cargo protocol
-}
-
-debug_builds() {
+# What compiles. To compile one library keeps one core busy.
+compiled() {
     local version
+    suite 'make' count_checks tests/make/run.sh
+    # Each branch of the code is for the oldest version or for the newest. All four are compiled.
+    suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
+    suite 'unit tests' count_cargo unit_tests
     for version in 16 17 18; do
         scripts/installation.sh "${config[$version]}" dev >"$logs/pg$version.config" || return
     done
@@ -230,15 +234,6 @@ field() {
             --contenders begin_record,claim_pipeline,run
 }
 
-# The edition for managed services on the oldest server, in the long form on all, with the extension beside it for the way up. The
-# clients use it on the newest.
-managed() {
-    local version
-    for version in 15 ${IDEM_LONG:+16 17 18}; do
-        timeout 600 tests/managed/run.sh "${private[$version]}" || return
-    done
-}
-
 # Whether the files for Java and Go can be tried here.
 has_java_and_go() {
     { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } && scripts/unpacked.sh "${agent_packages[@]}"
@@ -278,7 +273,7 @@ reconfigure() {
     "$server_bin/psql" -Xqc 'SELECT pg_reload_conf()' >/dev/null
 }
 
-# on_server VERSION [SETTING...]: runs the suites that need only one server, on a fresh private one.
+# on_server VERSION [SETTING...]: runs the suites that need only one server, on a fresh private one; one has its own.
 on_server() {
     local version=$1 name=pg$1 pg_config=${private[$1]}
     shift
@@ -299,22 +294,30 @@ on_server() {
     cp "$server_log" "$logs/$name-server.log"
     server_remove
     suite "$name server log" count_checks check_server_log "$logs/$name-server.log"
+    # The edition for managed services, with the extension beside it for the way up. The clients use it on the newest server.
+    if [[ -z $quick && ( $version == 15 || ${IDEM_LONG:-} ) ]]; then
+        suite "$name managed" count_checks timeout 600 tests/managed/run.sh "$pg_config"
+    fi
 }
 
 # Two of the four servers preload the library and so have the worker: one with assertions and one without.
 preloaded="shared_preload_libraries = 'idempotence'"
 
-# These share what the drivers' examples install.
-oldest_and_newest() {
+# Version 15 gets the release build, which users have, in a directory of its own. The others get the debug build, which has Rust's
+# own assertions and overflow checks.
+released() {
+    scripts/installation.sh "${config[15]}" >"$logs/pg15.config"
+    private[15]=$(<"$logs/pg15.config")
     on_server 15
-    on_server 18 "$preloaded"
+    suite 'field' count_checks field
 }
+
+newest() { on_server 18 "$preloaded"; }
 
 the_others() {
     on_server 16 "$preloaded"
     on_server 17
-    suite 'field' count_checks field
-    suite 'managed' count_checks managed
+    suite 'protocol' count_cargo protocol
 }
 
 # side_by_side FUNCTION...: runs functions at the same time. Most of their suites wait more than they work, so two take
@@ -393,18 +396,9 @@ for version in "${test_versions[@]}"; do
     config[version]=$(scripts/test_server.sh "$version")
 done
 
-# Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own assertions and
-# overflow checks. The release build keeps one core busy, and the lints and the other builds are on the other.
-scripts/installation.sh "${config[15]}" >"$logs/pg15.config" &
-release=$!
-suite 'make' count_checks tests/make/run.sh
-# Each branch of the code is for the oldest version or for the newest. All four are compiled below.
-suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
-# To compile one library keeps one core busy, too.
-side_by_side units_and_protocol debug_builds
-wait "$release"
+side_by_side compiled released
 for version in "${test_versions[@]}"; do
     private[version]=$(<"$logs/pg$version.config")
 done
-side_by_side oldest_and_newest the_others
+side_by_side newest the_others
 side_by_side clusters_and_packages around
