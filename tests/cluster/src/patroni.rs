@@ -60,12 +60,12 @@ impl Fleet {
             nodes.push(node);
         }
         let fleet = Self { nodes, _etcd: etcd, password, home };
-        let leader = fleet.wait_for_leader(None).await?;
+        // The standbys first: PostgreSQL does not promote a copy that was taken while an unlogged table was being created.
+        let leader = fleet.wait_until_whole(synchronous).await?;
         let superuser = fleet.connect(leader, "postgres").await?;
         superuser.text(&format!("CREATE ROLE {ROLE} LOGIN PASSWORD '{}'", fleet.password)).await?;
         superuser.text(&format!("CREATE DATABASE {DATABASE}")).await?;
         fleet.connect(leader, DATABASE).await?.text("CREATE EXTENSION idempotence").await?;
-        fleet.wait_until_whole(synchronous).await?;
         Ok(fleet)
     }
 
