@@ -354,11 +354,15 @@ clusters_and_packages() {
 
 # What stands around servers.
 around() {
-    local status=0
     (
         flock 8
         clients
     ) 8>"$logs/clients.lock"
+    side_by_side watched several
+}
+
+# Monitoring, which waits for most of its time, and what is short.
+watched() {
     suite 'monitoring' count_checks timeout 900 tests/monitoring/run.sh "${private[18]}"
     suite 'demo' count_checks demo
     if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
@@ -366,6 +370,11 @@ around() {
     else
         skip plproxy 'there is none'
     fi
+}
+
+# Several servers as one.
+several() {
+    local status=0
     fleet failover patroni etcd haproxy
     fleet splitting pgpool
     scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
