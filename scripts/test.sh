@@ -51,8 +51,8 @@ results=$logs/results
 # row NAME PASSED FAILED SECONDS
 row() { printf '%-24s %7s %7s %8s\n' "$@"; }
 
-# The last line of the output has the result, even if the run ends early. Before the table comes the end of what each failed
-# suite has told: the reason, mostly.
+# The last line of the output has the result, even if the run ends early. Before the table stands the end of each
+# failed suite's log, which mostly has the reason.
 finish() {
     local status=$? passed=0 failed=0 name ok bad seconds
     server_remove
@@ -127,7 +127,7 @@ protocol() {
 compiled() {
     local version
     suite 'make' count_checks tests/make/run.sh
-    # Each branch of the code is for the oldest version or for the newest. All four are compiled.
+    # Each branch of the code is for the oldest version or for the newest. All four versions are compiled.
     suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
     suite 'unit tests' count_cargo unit_tests
     for version in 16 17 18; do
@@ -273,7 +273,7 @@ reconfigure() {
     "$server_bin/psql" -Xqc 'SELECT pg_reload_conf()' >/dev/null
 }
 
-# on_server VERSION [SETTING...]: runs the suites that need only one server, on a fresh private one; one has its own.
+# on_server VERSION [SETTING...]: runs the suites that need one server, on a fresh private one. The edition's suite starts its own.
 on_server() {
     local version=$1 name=pg$1 pg_config=${private[$1]}
     shift

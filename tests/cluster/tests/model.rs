@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::client::UP;
-use idempotence_cluster_tests::{Cluster, Connection, Version, effort, on_each_version};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 use memory::Memory;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -117,6 +117,7 @@ fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Rang
 // savepoints, rollbacks, registrations, resumptions, fencing, closing and silence. No call waits. Before each begin,
 // idem_explain is asked what it will answer.
 async fn a_server_answers_each_step_as_the_model_does(version: Version) -> Result<()> {
+    const EPISODES: usize = 150;
     const STEPS: usize = 80;
     let cluster = Cluster::start(version)?;
     cluster.create_database("shop")?;
@@ -130,7 +131,7 @@ async fn a_server_answers_each_step_as_the_model_does(version: Version) -> Resul
     let seed = seed()?;
     let mut rng = StdRng::seed_from_u64(seed);
     let mut met = BTreeMap::new();
-    for episode in 0..effort::requests(100, 150) {
+    for episode in 0..EPISODES {
         let mut trace = Vec::new();
         go_through(&mut rng, &connections, episode, STEPS, &mut trace)
             .await
