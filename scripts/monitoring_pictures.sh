@@ -9,7 +9,7 @@ set -euo pipefail
 
 "$root/scripts/setup.sh" test
 pg_config=$("$root/scripts/installation.sh" "$("$root/scripts/test_server.sh" 15)")
-python=$("$root/tests/monitoring/venv.sh" 'matplotlib>=3.8,<4')
+python=$("$root/scripts/venv.sh" 'matplotlib>=3.8,<4')
 mkdir -p "$root/docs/images"
 trap server_remove EXIT
 server_start "$pg_config" 'fsync = off' 'max_connections = 60' "shared_preload_libraries = 'idempotence'" \

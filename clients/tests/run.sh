@@ -18,7 +18,7 @@ for jar in postgresql HikariCP slf4j-api slf4j-nop; do
     jars+=:$debian/share/java/$jar.jar
 done
 
-python=$("$here/venv.sh")
+python=$("$root/scripts/venv.sh")
 
 rm -rf "$made/go/src"
 mkdir -p "$made/go/src/idempotence"

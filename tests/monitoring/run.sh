@@ -12,7 +12,7 @@ pg_config=${1:?usage: run.sh PG_CONFIG}
 for tool in python3 prometheus promtool prometheus-postgres-exporter prometheus-sql-exporter; do
     command -v "$tool" >/dev/null || die "there is no $tool: scripts/setup.sh test"
 done
-python=$("$root/tests/monitoring/venv.sh")
+python=$("$root/scripts/venv.sh")
 check=("$python" "$root/tests/monitoring/check.py")
 
 failed=0

@@ -57,7 +57,7 @@ fi
 # typed: what README.md says. It takes packages from the registry, as its reader does.
 [ -n "${IDEM_MANAGED:-}" ] || node tests/typed.mjs . || status=1
 
-python=$("$root/clients/tests/venv.sh")
+python=$("$root/scripts/venv.sh")
 # chaos KEYS KILLS FRAMEWORK DRIVER
 chaos() {
     timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \

@@ -12,7 +12,7 @@ pg_config=${1:?usage: run.sh PG_CONFIG}
 trap server_remove EXIT
 
 # What asks over HTTP, and kills, is in Python.
-python=$("$root/clients/tests/venv.sh")
+python=$("$root/scripts/venv.sh")
 export CARGO_TARGET_DIR=$root/target/clients/rust
 manifest=$here/../Cargo.toml
 quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served --test vectors
