@@ -7,6 +7,7 @@ use crate::finding::{Finding, Goal};
 use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
 use crate::lab::{DATABASE, Lab};
 use crate::plan::Plan;
+use crate::ring::segments::NOT_RESTORED;
 use crate::row::{OFF_4, Row, Variant};
 use crate::script::{KEY, Keygen, RANDOM_KEY};
 use crate::spread::Spread;
@@ -116,7 +117,7 @@ impl KeyKind {
                 ),
             )?;
         }
-        lab.psql(DATABASE, "CALL idem_sweep(); VACUUM ANALYZE")?;
+        lab.psql(DATABASE, &format!("{NOT_RESTORED}; VACUUM ANALYZE"))?;
         Ok(())
     }
 
