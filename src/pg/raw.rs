@@ -35,7 +35,6 @@ unsafe extern "C-unwind" {
     pub fn LockRelationOid(relation: Oid, mode: LOCKMODE);
     pub fn UnlockRelationOid(relation: Oid, mode: LOCKMODE);
     pub fn try_table_open(relation: Oid, mode: LOCKMODE) -> Relation;
-    pub fn table_close(relation: Relation, mode: LOCKMODE);
     pub fn index_open(index: Oid, mode: LOCKMODE) -> Relation;
     pub fn index_close(index: Relation, mode: LOCKMODE);
 
@@ -51,11 +50,22 @@ unsafe extern "C-unwind" {
         keys: pg_sys::ScanKey,
     ) -> pg_sys::SysScanDesc;
     pub fn systable_getnext(scan: pg_sys::SysScanDesc) -> pg_sys::HeapTuple;
-    pub fn systable_getnext_ordered(
-        scan: pg_sys::SysScanDesc,
-        direction: pg_sys::ScanDirection::Type,
-    ) -> pg_sys::HeapTuple;
     pub fn systable_endscan(scan: pg_sys::SysScanDesc);
+    pub fn index_rescan(
+        scan: pg_sys::IndexScanDesc,
+        keys: pg_sys::ScanKey,
+        count: c_int,
+        order: pg_sys::ScanKey,
+        order_count: c_int,
+    );
+    pub fn index_getnext_tid(
+        scan: pg_sys::IndexScanDesc,
+        direction: pg_sys::ScanDirection::Type,
+    ) -> pg_sys::ItemPointer;
+    pub fn index_fetch_heap(scan: pg_sys::IndexScanDesc, slot: *mut pg_sys::TupleTableSlot) -> bool;
+    pub fn index_endscan(scan: pg_sys::IndexScanDesc);
+    pub fn table_slot_create(table: Relation, list: *mut *mut pg_sys::List) -> *mut pg_sys::TupleTableSlot;
+    pub fn ExecDropSingleTupleTableSlot(slot: *mut pg_sys::TupleTableSlot);
     pub fn heap_fetch(
         table: Relation,
         snapshot: pg_sys::Snapshot,
@@ -82,6 +92,9 @@ unsafe extern "C-unwind" {
 
     pub fn AcceptInvalidationMessages();
 
+    pub fn GetUserNameFromId(role: Oid, missing_ok: bool) -> *mut c_char;
+    pub fn cstring_to_text(text: *const c_char) -> *mut pg_sys::text;
+
     pub fn lookup_rowtype_tupdesc(row_type: Oid, modifier: i32) -> pg_sys::TupleDesc;
     pub fn DecrTupleDescRefCount(shape: pg_sys::TupleDesc);
     pub fn HeapTupleHeaderGetDatum(row: pg_sys::HeapTupleHeader) -> Datum;
@@ -95,6 +108,39 @@ unsafe extern "C-unwind" {
     ) -> pg_sys::JsonbIteratorToken::Type;
     pub fn DirectFunctionCall1Coll(function: pg_sys::PGFunction, collation: Oid, argument: Datum) -> Datum;
     pub fn numeric_send(call: pg_sys::FunctionCallInfo) -> Datum;
+}
+
+/// Begins a scan of an index, whose keys `index_rescan` sets.
+///
+/// # Safety
+///
+/// As PostgreSQL documents it, within a guard.
+pub unsafe fn index_beginscan(
+    table: Relation,
+    index: Relation,
+    snapshot: pg_sys::Snapshot,
+    count: c_int,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: as the caller warrants, and as PostgreSQL declares the function.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        return index_beginscan_of(table, index, snapshot, count, 0);
+        #[cfg(feature = "pg18")]
+        return index_beginscan_of(table, index, snapshot, std::ptr::null_mut(), count, 0);
+    }
+}
+
+// SAFETY: as PostgreSQL declares it, which differs between versions.
+unsafe extern "C-unwind" {
+    #[link_name = "index_beginscan"]
+    fn index_beginscan_of(
+        table: Relation,
+        index: Relation,
+        snapshot: pg_sys::Snapshot,
+        #[cfg(feature = "pg18")] instrument: *mut pg_sys::IndexScanInstrumentation,
+        count: c_int,
+        order_count: c_int,
+    ) -> pg_sys::IndexScanDesc;
 }
 
 /// Functions that raise no error, and so need no guard at all.
@@ -112,6 +158,16 @@ pub mod harmless {
         pub fn RecoveryInProgress() -> bool;
         pub fn TransactionIdIsCurrentTransactionId(transaction: TransactionId) -> bool;
         pub fn get_fn_expr_rettype(function: *mut pg_sys::FmgrInfo) -> Oid;
+        /// As long as the function is one of the server's own.
+        pub fn ScanKeyInit(
+            key: pg_sys::ScanKey,
+            column: pg_sys::AttrNumber,
+            strategy: pg_sys::StrategyNumber,
+            function: pg_sys::RegProcedure,
+            argument: Datum,
+        );
+        /// As long as the table is open, and locked in that mode.
+        pub fn table_close(table: pg_sys::Relation, mode: pg_sys::LOCKMODE);
         pub fn SetTuplestoreDestReceiverParams(
             receiver: *mut pg_sys::DestReceiver,
             store: *mut pg_sys::Tuplestorestate,

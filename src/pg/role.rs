@@ -1,7 +1,7 @@
 //! The role whose rights count, and acting as another role.
 
 use super::own::finally;
-use super::raw::{harmless, text_of};
+use super::raw::{GetUserNameFromId, cstring_to_text, guarded, harmless, text_of};
 use pgrx::{Spi, pg_sys};
 use std::ffi::CStr;
 
@@ -27,6 +27,17 @@ pub fn role_name(role: pg_sys::Oid) -> Option<String> {
 /// the role was dropped already.
 pub fn current_role_name() -> String {
     role_name(current_role()).unwrap_or_default()
+}
+
+/// As [`current_role_name`], as a value of type text.
+pub fn current_role_text() -> pg_sys::Datum {
+    // SAFETY: looks the role up in the system caches. The closure has nothing to drop and does not panic.
+    unsafe {
+        guarded(|| {
+            let name = GetUserNameFromId(current_role(), true);
+            cstring_to_text(if name.is_null() { c"".as_ptr() } else { name }).into()
+        })
+    }
 }
 
 /// The name of the role that the connection is of, whatever role it has become since (SET SESSION AUTHORIZATION, SET ROLE,

@@ -2,7 +2,7 @@
 //!
 //! Whoever executes a request holds its claim to the end of the transaction, and whoever notes messages in an inbox holds a
 //! lock on the table of outcomes. So this waits for every transaction of the database that holds a claim, or in the case of
-//! an inbox writes outcomes, at the moment of the look. Transactions that come later are not waited for. The name of a claim
+//! an inbox may write outcomes, at the moment of the look. Transactions that come later are not waited for. The name of a claim
 //! does not tell its session; where shared memory does, and it is another one, the claim keeps nobody waiting.
 //!
 //! None slips through. The caller has the session's lock, which the transaction that closed the session has given back

@@ -34,7 +34,7 @@ use crate::store::audit;
 use crate::store::lease::{self, NewLease};
 use crate::store::moving;
 use crate::store::outcome;
-use crate::store::rel::Snapshot;
+use crate::store::rel::{Access, Snapshot};
 use crate::store::session::standing;
 use crate::store::sql;
 use std::rc::Rc;
@@ -79,7 +79,7 @@ fn supersede_leases(session: &Rc<StandingSession>, prefix: &str, deadline: Deadl
         }
         let now_us = pg::now_us();
         let Some(kept) = keeping::lease(&request, &digest, Snapshot::Itself)? else { continue };
-        let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
+        let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself, Access::Read)?;
         if done.is_some_and(|done| done.lives_at(now_us)) {
             // An import has brought the outcome since the begin, and the lease is over.
             keeping::delete_lease(&request, &digest)?;

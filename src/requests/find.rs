@@ -7,7 +7,7 @@ use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::store::outcome::{self, Outcome};
-use crate::store::rel::Snapshot;
+use crate::store::rel::{Access, Snapshot};
 use crate::store::reply::{self, Reply};
 use crate::store::stream;
 use crate::store::tuple::Hint;
@@ -53,19 +53,19 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         return Ok(row.and_then(|row| row.outcome));
     }
-    let snapshot = match seeker {
+    let (snapshot, access) = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
-        _ if request.session.inbox => Snapshot::LatestMvcc,
+        _ if request.session.inbox => (Snapshot::LatestMvcc, Access::Read),
         // Nobody records the request beside whoever holds its lock, but an import, which has none (`import.rs`).
-        Seeker::LockHolder => Snapshot::WithInserted,
-        _ => Snapshot::Itself,
+        Seeker::LockHolder => (Snapshot::WithInserted, Access::Claim),
+        _ => (Snapshot::Itself, Access::Read),
     };
     let probe = request.probe(digest);
-    let found = outcome::find(&probe, asked_at, snapshot)?;
+    let found = outcome::find(&probe, asked_at, snapshot, access)?;
     if found.is_none() && seeker == Seeker::Beginner {
         // A redaction may just have moved the outcome behind this look, see `store/outcome.rs`. A beginner without the
         // lock gets here only if another transaction has the lock, or if it cannot take any. Lookup looks twice itself.
-        return outcome::find(&probe, asked_at, snapshot);
+        return outcome::find(&probe, asked_at, snapshot, access);
     }
     Ok(found)
 }

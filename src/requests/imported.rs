@@ -30,7 +30,7 @@ use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::inbox;
 use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
-use crate::store::rel::Snapshot;
+use crate::store::rel::{Access, Snapshot};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -154,7 +154,7 @@ impl Import {
             writer: pg::Writer::THIS,
             visible: true,
         };
-        outcome::insert_by(&request.probe(digest), &outcome, &self.role);
+        outcome::insert_by(&request.probe(digest), &outcome, pg::text(&self.role));
         look_again(&request, digest, now_us)?;
         Ok(Taken::Imported)
     }
@@ -202,7 +202,7 @@ impl Import {
         let (lock, probe) = (Tag::request(&digest), request.probe(digest));
         loop {
             let held = lock.is_held_by_another();
-            let found = outcome::find(&probe, now_us, Snapshot::Itself)?;
+            let found = outcome::find(&probe, now_us, Snapshot::Itself, Access::Read)?;
             match found {
                 Some(found) if found.lives_at(now_us) => return Ok(false),
                 // It may be about to be recorded. The wait takes no lock.

@@ -19,7 +19,7 @@ columns! { "audit", Columns, COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT_ADDR, A
 pub fn note(action: &str, session: &str, request: &str, reason: Option<&str>, found: &str) {
     let mut columns = [None; COLUMNS];
     columns[AT] = Some(pg::now_us().into());
-    columns[BY] = Some(pg::text(&pg::current_role_name()));
+    columns[BY] = Some(pg::current_role_text());
     columns[LOGIN] = Some(pg::text(&pg::login_name()));
     columns[APPLICATION] = Some(pg::text(&pg::application_name()));
     columns[CLIENT_ADDR] = pg::client_address().as_deref().map(pg::text);

@@ -17,6 +17,7 @@ pub mod catalog;
 pub mod checkpoint;
 mod client_row;
 mod direct;
+mod entries;
 pub mod exclusive;
 mod fresh;
 pub mod granted;

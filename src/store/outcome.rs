@@ -62,11 +62,11 @@ impl Outcome {
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
-/// there.
-pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Outcome>, Error> {
+/// there. `access` is for the current segment.
+pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot, access: Access) -> Result<Option<Outcome>, Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
-    let living = segment::probe(made_at, |table| {
+    let living = segment::probe(access, made_at, |table| {
         let Some((found, _)) = find_in(table, probe, snapshot)? else { return Ok::<_, Error>(None) };
         if found.lives_at(asked_at) {
             return Ok(Some(found));
@@ -173,7 +173,7 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
     Ok(take_out(probe)?.map(|(outcome, recorded_by)| {
-        insert_by(probe, &Outcome { response: None, ..outcome }, &recorded_by);
+        insert_by(probe, &Outcome { response: None, ..outcome }, pg::text(&recorded_by));
         outcome.class
     }))
 }
@@ -181,12 +181,12 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
 /// Inserts an outcome. The caller has the request's lock, and has found since then that the request has no outcome.
 pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     debug_assert!(Tag::request(&probe.digest).is_held_by_us());
-    insert_by(probe, outcome, &pg::current_role_name());
+    insert_by(probe, outcome, pg::current_role_text());
 }
 
 /// As [`insert`], recorded by that role. An import has no lock of the request, and looks after it has inserted (see
 /// `import.rs`).
-pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
+pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Datum) {
     let table = segment::open_for_outcomes(outcome.expires_at.unwrap_or(i64::MAX));
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
@@ -195,7 +195,7 @@ pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
     columns[EXPIRES_AT] = outcome.expires_at.map(Into::into);
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[KEY] = Some(pg::text(probe.key));
-    columns[RECORDED_BY] = Some(pg::text(recorded_by));
+    columns[RECORDED_BY] = Some(recorded_by);
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[TOKEN] = outcome.token.map(Into::into);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);

@@ -10,6 +10,7 @@ use crate::pg::{self, raw};
 use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
+use crate::store::entries::Entries;
 use crate::store::invalidation;
 use crate::store::scan::Scan;
 pub use crate::store::snapshot::Snapshot;
@@ -18,14 +19,28 @@ use crate::store::way::indexes_of;
 use crate::store::written;
 use pgrx::itemptr::item_pointer_get_both;
 use pgrx::pg_sys;
+use std::cell::Cell;
 
 /// How a table is opened, and what happens to its lock when it is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// To read. The lock is given back when the table is closed, so that a replay leaves none.
     Read,
+    /// To look for what is going to be written unless it is there. The lock is that of a writer, so that the write takes no
+    /// other, and stays to the end of the transaction, unless [`Rel::give_back`] ends it.
+    Claim,
     /// To write. The lock stays to the end of the transaction.
     Write,
+}
+
+impl Access {
+    /// The lock that is given back when a table or an index is closed.
+    fn given_back(self) -> pg_sys::LOCKMODE {
+        match self {
+            Access::Read => pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+            Access::Claim | Access::Write => pg_sys::NoLock as pg_sys::LOCKMODE,
+        }
+    }
 }
 
 /// An open table.
@@ -33,6 +48,8 @@ pub struct Rel {
     pub(super) rel: pg_sys::Relation,
     pub(super) table: Table,
     pub(super) access: Access,
+    /// The index that was searched last by whoever may write, and whose lock stays.
+    searched: Cell<pg_sys::Oid>,
 }
 
 impl Rel {
@@ -43,10 +60,13 @@ impl Rel {
             let rel = match access {
                 // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
                 Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
-                Access::Write => open_to_write(oid),
+                Access::Claim | Access::Write => open_to_write(oid),
             };
             if !rel.is_null() {
-                return Rel { rel, table, access };
+                if access == Access::Write {
+                    written::note();
+                }
+                return Rel { rel, table, access, searched: Cell::new(pg_sys::InvalidOid) };
             }
             // The attempt to lock the table took in the message that it is gone. The next look-up finds the oid of
             // the new table, or raises an error if there is none.
@@ -77,6 +97,57 @@ impl Rel {
     /// of the transaction.
     pub fn try_lock(table: Table) -> bool {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
+    }
+
+    /// Closes a table that was opened to claim, and gives back its lock and that of the index that was searched.
+    pub fn give_back(self) {
+        if self.access != Access::Claim {
+            return;
+        }
+        // SAFETY: the relation is open.
+        let locked = [self.searched.get(), unsafe { (*self.rel).rd_id }];
+        drop(self);
+        let locked = locked.into_iter().filter(|oid| *oid != pg_sys::InvalidOid);
+        lock::as_transaction(|| locked.for_each(|oid| unlock(oid, pg_sys::RowExclusiveLock)));
+    }
+
+    /// Opens an index of the table, with a lock like the table's.
+    ///
+    /// # Safety
+    ///
+    /// Called within a guard.
+    pub(super) unsafe fn open_index(&self, oid: pg_sys::Oid) -> pg_sys::Relation {
+        // SAFETY: the table is locked. If it has lost the index, the server raises an error.
+        unsafe {
+            if self.access == Access::Read {
+                return raw::index_open(oid, pg_sys::AccessShareLock as i32);
+            }
+            self.searched.set(oid);
+            open_index_to_write(oid)
+        }
+    }
+
+    /// Closes an index that [`Rel::open_index`] opened.
+    ///
+    /// # Safety
+    ///
+    /// Called within a guard.
+    pub(super) unsafe fn close_index(&self, index: pg_sys::Relation) {
+        // SAFETY: the index is open, and closed once.
+        unsafe { raw::index_close(index, self.access.given_back()) }
+    }
+
+    /// Whether the snapshot sees the row that a scan has put into the slot.
+    ///
+    /// # Safety
+    ///
+    /// Called within a guard. The slot holds a row of this table.
+    pub(super) unsafe fn sees(&self, snapshot: pg_sys::Snapshot, slot: *mut pg_sys::TupleTableSlot) -> bool {
+        // SAFETY: the table is open, and so its access method is there.
+        unsafe {
+            let method = (*(*self.rel).rd_tableam).tuple_satisfies_snapshot;
+            method.is_none_or(|sees| sees(self.rel, slot, snapshot))
+        }
     }
 
     /// Whether the table is unlogged.
@@ -143,7 +214,7 @@ impl Rel {
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        let mut scan = Scan::begin(self.rel, index, keys, snapshot);
+        let mut scan = Scan::at_first(self, index, keys, snapshot)?;
         let mut found = None;
         while found.is_none() {
             // SAFETY: the tuple is one of this open table, and is used before the scan goes on.
@@ -175,9 +246,14 @@ impl Rel {
         let mut begun: Option<Scan> = None;
         for (digest, mut item) in asked {
             keys[0].sk_argument = pg::uuid(&digest.0);
-            let mut scan = begun
-                .and_then(|scan| scan.again(keys))
-                .unwrap_or_else(|| Scan::begin(self.rel, Some(self.table.by_digest()), keys, Snapshot::WithInserted));
+            // The digest is the first column of the table and of its index.
+            let mut scan = match begun.take() {
+                Some(mut scan) => {
+                    scan.again(keys);
+                    scan
+                }
+                None => Scan::begin(self, Some(self.table.by_digest()), keys, Snapshot::WithInserted),
+            };
             while let Some(tuple) = scan.next() {
                 // SAFETY: as in find().
                 if visit(&mut item, &unsafe { Tuple::read(tuple, (*self.rel).rd_att) }) {
@@ -235,46 +311,38 @@ impl Rel {
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>),
     ) -> bool {
-        let mut again = keys.to_vec();
-        let (index_oid, mut is_visited) = (cache::index_oid(index), false);
-        // SAFETY: as in find(). The scan stays at an index entry until it has looked at all versions behind the entry.
-        let end = unsafe {
-            let (shown, latest) = raw::guarded(|| snapshot.begin());
-            let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
-            let scan = pg_sys::systable_beginscan(self.rel, index_oid, true, shown, count, keys);
-            let (entries, slot) = ((*scan).iscan, (*scan).slot);
-            let backward = pg_sys::ScanDirection::BackwardScanDirection;
-            let end = loop {
-                // On a server that was started with -P the scan uses no index, and so has no order.
-                if entries.is_null() {
-                    break None;
+        let index = cache::index_oid(index);
+        // SAFETY: as in Scan::begin(). No guarded closure has anything to drop, and none panics.
+        unsafe {
+            let (mut entries, latest) = raw::guarded(|| {
+                let (shown, latest) = snapshot.begin();
+                (Entries::begin(self.rel, self.open_index(index), keys, shown, true), latest)
+            });
+            let mut is_visited = false;
+            // The scan stays at an index entry until it has looked at all versions behind the entry.
+            let is_end = loop {
+                let is_next_entry = !entries.has_more();
+                if is_next_entry && !raw::guarded(|| entries.advance()) {
+                    break true;
                 }
-                let is_next_entry = !(*entries).xs_heap_continue;
-                if is_next_entry && pg_sys::index_getnext_tid(entries, backward).is_null() {
-                    break Some(true);
-                }
-                if pg_sys::index_fetch_heap(entries, slot)
-                    && latest.is_none_or(|latest| pg_sys::table_tuple_satisfies_snapshot(self.rel, slot, latest))
-                {
-                    // A scan of a heap table has a slot of this kind.
-                    let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple;
-                    visit(&Tuple::read(tuple, (*self.rel).rd_att));
+                let row = raw::guarded(|| {
+                    let row = entries.fetch();
+                    let is_seen = row.is_null() || latest.is_none_or(|latest| self.sees(latest, entries.slot()));
+                    if is_seen { row } else { std::ptr::null_mut() }
+                });
+                if !row.is_null() {
+                    visit(&Tuple::read(row, (*self.rel).rd_att));
                     is_visited = true;
                 } else if is_visited && is_next_entry {
-                    break Some(false);
+                    break false;
                 }
             };
-            pg_sys::systable_endscan(scan);
-            raw::guarded(|| Snapshot::end(latest));
-            end
-        };
-        end.unwrap_or_else(|| {
-            self.find(Some(index), &mut again, snapshot, |row| {
-                visit(row);
-                None::<()>
+            raw::guarded(|| {
+                self.close_index(entries.end());
+                Snapshot::end(latest);
             });
-            true
-        })
+            is_end
+        }
     }
 
     /// As [`Rel::find`], for rows that another transaction may be updating. `SnapshotSelf`, the cheaper snapshot, may
@@ -311,12 +379,8 @@ impl Drop for Rel {
             // The abort that follows closes the table.
             return;
         }
-        let release = match self.access {
-            Access::Read => pg_sys::AccessShareLock,
-            Access::Write => pg_sys::NoLock,
-        };
         // SAFETY: the table was opened in open(), and is closed once.
-        unsafe { pg_sys::table_close(self.rel, release as i32) }
+        unsafe { raw::harmless::table_close(self.rel, self.access.given_back()) }
     }
 }
 
@@ -324,7 +388,6 @@ impl Drop for Rel {
 /// belonged to the running portal, a cursor that fails inside a savepoint would take the lock away, while rows that
 /// were written before the cursor stay.
 fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
-    written::note();
     let mode = pg_sys::RowExclusiveLock as i32;
     // SAFETY: any oid may be locked. The table is opened under that lock. The closure has nothing to drop and does not
     // panic.
@@ -337,6 +400,19 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
             }
             rel
         })
+    }
+}
+
+/// Opens an index with the lock to write it, which belongs to the transaction as that of the table does.
+///
+/// # Safety
+///
+/// Called within a guard.
+pub(super) unsafe fn open_index_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
+    // SAFETY: any oid may be locked. The index is opened under that lock.
+    unsafe {
+        lock::as_transaction(|| raw::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32));
+        raw::index_open(oid, pg_sys::NoLock as i32)
     }
 }
 

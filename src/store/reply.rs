@@ -126,7 +126,7 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
     columns[SLOT] = Some(slot.into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[STREAM] = Some(pg::text(stream.name));
-    columns[RECORDED_BY] = Some(pg::text(&pg::current_role_name()));
+    columns[RECORDED_BY] = Some(pg::current_role_text());
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[TOKEN] = outcome.token.map(Into::into);
@@ -144,13 +144,13 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
 
 /// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock.
 pub fn drop_response(stream: Stream<'_>, reply: &Reply) {
-    let recorded_by = pg::current_role_name();
+    let recorded_by = pg::current_role_text();
     change(stream, reply, |columns| {
         for dropped in [RESPONSE, FINGERPRINT, TOKEN] {
             columns[dropped] = None;
         }
         columns[RECORDED_AT] = Some(pg::now_us().into());
-        columns[RECORDED_BY] = Some(pg::text(&recorded_by));
+        columns[RECORDED_BY] = Some(recorded_by);
         columns[CLASS] = Some((DROPPED as i8).into());
     });
 }

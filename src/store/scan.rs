@@ -3,46 +3,90 @@
 use crate::pg::raw;
 use crate::store::cache;
 use crate::store::catalog::Index;
+use crate::store::entries::Entries;
+use crate::store::rel::Rel;
 use crate::store::snapshot::Snapshot;
 use pgrx::pg_sys;
 
 /// A scan that is at a row, or at its end. A panic leaves it as it is: the abort that follows ends it.
-pub(super) struct Scan {
-    rel: pg_sys::Relation,
-    scan: pg_sys::SysScanDesc,
+pub(super) struct Scan<'rel> {
+    table: &'rel Rel,
+    rows: Rows,
     /// What each row is compared with, if not with the scan's own snapshot.
     latest: Option<pg_sys::Snapshot>,
-    /// Whether rows come from the end of the index.
-    is_backward: bool,
     /// The row that comes next, fetched with the same guard as what was done before.
     ahead: Option<pg_sys::HeapTuple>,
 }
 
-impl Scan {
+/// What a scan goes over.
+enum Rows {
+    Table(pg_sys::SysScanDesc),
+    Index(Entries),
+}
+
+impl<'rel> Scan<'rel> {
     /// Begins a scan for the rows that match the keys and that the snapshot sees.
-    /// `rel` is an open table of ours.
     pub fn begin(
-        rel: pg_sys::Relation,
+        table: &'rel Rel,
         index: Option<Index>,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: Snapshot,
-    ) -> Scan {
-        let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
-        let newest_first = index.is_some_and(Index::is_of_rewritten);
-        let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
-        // SAFETY: relation, index and keys belong together. The snapshots are static, or registered during the scan. On
-        // an error the abort closes the scan. The closure has nothing to drop and does not panic.
+    ) -> Scan<'rel> {
+        let index = Scan::looked_up(index);
+        // SAFETY: table, index and keys belong together. The closure has nothing to drop and does not panic.
+        unsafe { raw::guarded(|| Scan::start(table, index, keys, snapshot)) }
+    }
+
+    /// As [`Scan::begin`]; `None`: there is no row, and the scan has ended.
+    pub fn at_first(
+        table: &'rel Rel,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+    ) -> Option<Scan<'rel>> {
+        let index = Scan::looked_up(index);
+        // SAFETY: as in begin().
         unsafe {
             raw::guarded(|| {
-                let (shown, latest) = snapshot.begin();
-                let scan = raw::systable_beginscan(rel, index_oid, index.is_some(), shown, count, keys);
-                // Among equal keys an index keeps the entries of later places last. On a server that was started with -P
-                // the scan does not use the index.
-                let is_backward = newest_first && !(*scan).irel.is_null();
-                let mut scan = Scan { rel, scan, latest, is_backward, ahead: None };
-                scan.ahead = Some(scan.fetch());
-                scan
+                let scan = Scan::start(table, index, keys, snapshot);
+                if scan.ahead.is_some_and(|tuple| tuple.is_null()) {
+                    scan.finish();
+                    return None;
+                }
+                Some(scan)
             })
+        }
+    }
+
+    /// An index, and whether its newest entries come first. Among equal keys an index keeps the entries of later places last.
+    fn looked_up(index: Option<Index>) -> Option<(pg_sys::Oid, bool)> {
+        index.map(|index| (cache::index_oid(index), index.is_of_rewritten()))
+    }
+
+    /// # Safety
+    /// Called within a guard. Table, index and keys belong together.
+    unsafe fn start(
+        table: &'rel Rel,
+        index: Option<(pg_sys::Oid, bool)>,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+    ) -> Scan<'rel> {
+        // SAFETY: as the caller warrants. The snapshots are static, or registered during the scan. On an error the abort
+        // closes the scan.
+        unsafe {
+            let (shown, latest) = snapshot.begin();
+            let rows = match index {
+                Some((oid, newest_first)) => {
+                    Rows::Index(Entries::begin(table.rel, table.open_index(oid), keys, shown, newest_first))
+                }
+                None => {
+                    let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
+                    Rows::Table(raw::systable_beginscan(table.rel, pg_sys::InvalidOid, false, shown, count, keys))
+                }
+            };
+            let mut scan = Scan { table, rows, latest, ahead: None };
+            scan.ahead = Some(scan.fetch());
+            scan
         }
     }
 
@@ -56,59 +100,48 @@ impl Scan {
         (!tuple.is_null()).then_some(tuple)
     }
 
-    /// The scan, begun again with other values of its keys. On a server that was started with -P the scan uses no index. Then it
-    /// is ended.
-    pub fn again(mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Scan> {
-        // SAFETY: the scan has begun, with as many keys. They are the first columns of the table and of the index, so they are
-        // the same for both.
-        unsafe {
-            let entries = (*self.scan).iscan;
-            if entries.is_null() {
-                self.end();
-                return None;
-            }
-            pg_sys::index_rescan(entries, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+    /// Begins the scan of an index again with other values of its keys, whose columns are those of the index.
+    pub fn again(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
+        if let Rows::Index(entries) = &mut self.rows {
+            // SAFETY: the scan has begun, with as many keys. The closure has nothing to drop and does not panic.
+            unsafe { raw::guarded(|| entries.again(keys)) }
         }
         self.ahead = None;
-        Some(self)
     }
 
     /// # Safety
     /// Called within a guard.
-    unsafe fn fetch(&self) -> pg_sys::HeapTuple {
-        // SAFETY: the scan has begun, and has a slot that holds the row.
+    unsafe fn fetch(&mut self) -> pg_sys::HeapTuple {
+        // SAFETY: the scan has begun.
         unsafe {
             loop {
-                let tuple = if self.is_backward {
-                    raw::systable_getnext_ordered(self.scan, pg_sys::ScanDirection::BackwardScanDirection)
-                } else {
-                    raw::systable_getnext(self.scan)
+                let (tuple, slot) = match &mut self.rows {
+                    Rows::Table(scan) => (raw::systable_getnext(*scan), (**scan).slot),
+                    Rows::Index(entries) => (entries.next(), entries.slot()),
                 };
-                if tuple.is_null() || self.latest.is_none_or(|latest| self.sees(latest)) {
+                if tuple.is_null() || self.latest.is_none_or(|latest| self.table.sees(latest, slot)) {
                     return tuple;
                 }
             }
         }
     }
 
-    /// # Safety
-    /// As for [`Scan::fetch`], and the scan is at a row.
-    unsafe fn sees(&self, snapshot: pg_sys::Snapshot) -> bool {
-        // SAFETY: the table is open, and so its access method is there.
-        unsafe {
-            let method = (*(*self.rel).rd_tableam).tuple_satisfies_snapshot;
-            method.is_none_or(|sees| sees(self.rel, (*self.scan).slot, snapshot))
-        }
-    }
-
     /// Ends the scan.
     pub fn end(self) {
         // SAFETY: the scan has begun, and is ended once. The closure has nothing to drop and does not panic.
+        unsafe { raw::guarded(|| self.finish()) }
+    }
+
+    /// # Safety
+    /// Called within a guard, once.
+    unsafe fn finish(&self) {
+        // SAFETY: the scan has begun.
         unsafe {
-            raw::guarded(|| {
-                raw::systable_endscan(self.scan);
-                Snapshot::end(self.latest);
-            })
+            match &self.rows {
+                Rows::Table(scan) => raw::systable_endscan(*scan),
+                Rows::Index(entries) => self.table.close_index(entries.end()),
+            }
+            Snapshot::end(self.latest);
         }
     }
 }

@@ -4,8 +4,9 @@
 //! current one: no outcome in it expires later. An outcome that does goes to `outcome_long`. So a segment is emptied by
 //! TRUNCATE alone once the clock has passed its end, whatever is in it (see `sweep/ring.rs`).
 //!
-//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE), which also takes in pending messages.
-//! Then it checks that the segment is still the current one, and that the outcome expires before its end. It keeps the
+//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE), which also takes in pending messages. A
+//! begin that starts has locked it so already, and its index too, since a lock that is held is cheap to take again. Then
+//! the writer checks that the segment is still the current one, and that the outcome expires before its end. It keeps the
 //! lock to the end of its transaction. So once the pointer has moved and a SHARE lock on the old segment was granted, no
 //! insert is in flight there, and none can come. The end of a segment that takes outcomes only ever moves on. So it does
 //! no harm if a writer knows a former one, and no clock but that of the sweep which empties the segment matters.
@@ -54,17 +55,24 @@ columns! { "segment", Columns, COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_
 /// the ring moves on to it, and a transaction before that announces it (see `sweep/ring.rs`). So the announcement's
 /// message was sent before anybody knew the new pointer, and whoever takes messages in after an outcome was recorded there
 /// knows better in time. What a restore brings is told by a message with its commit.
+///
+/// `access` is for the current segment.
 pub fn probe<T, E>(
+    access: Access,
     made_at: impl Fn() -> Option<(i64, i64)>,
     mut look: impl FnMut(&Rel) -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
     'ring: loop {
         let current = pointer().current;
-        if let Some(found) = look(&Rel::open(SEGMENTS[current], Access::Read))? {
+        let table = Rel::open(SEGMENTS[current], access);
+        if let Some(found) = look(&table)? {
+            table.give_back();
             return Ok(Some(found));
         }
+        drop(table);
+        // What is recorded after that look was not there at its time, and need not be found.
+        cache::take_in_messages();
         for (other, table) in others(current).into_iter().enumerate() {
-            cache::take_in_messages();
             let pointer = pointer();
             if pointer.current != current {
                 // The ring has moved on since this backend looked last.

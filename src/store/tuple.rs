@@ -258,10 +258,10 @@ fn equals(column: usize, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKey
 }
 
 fn compares(column: usize, strategy: u32, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
-    // SAFETY: ScanKeyInit() fills the whole key. The callers give the function that compares values of this type.
+    // SAFETY: ScanKeyInit() fills the whole key. The callers give the function of the server that compares values of this type.
     unsafe {
         let mut key = std::mem::zeroed();
-        pg_sys::ScanKeyInit(&mut key, number(column), strategy as u16, function.into(), value);
+        pg::raw::harmless::ScanKeyInit(&mut key, number(column), strategy as u16, function.into(), value);
         key
     }
 }

@@ -85,12 +85,26 @@ COMMIT;
 -- what a begin leaves that did not replay: the claim, and no transaction id before there is something to write
 BEGIN;
 SELECT regress_show(idem_begin('replay', 'new'));
-SELECT locktype, relation, mode, objsubid = x'1DE1'::int FROM replay_locks;
+SELECT locktype, relation, mode, objsubid = x'1DE1'::int FROM replay_locks ORDER BY 1, 2;
 SELECT pg_current_xact_id_if_assigned() IS NULL;
 SELECT idem_record('replay', 'new') IS NOT NULL;
 SELECT pg_current_xact_id_if_assigned() IS NULL;
 SELECT DISTINCT locktype, relation, mode FROM replay_locks WHERE locktype <> 'transactionid' ORDER BY 1, 2, 3;
 COMMIT;
+-- a replay after it looks with the claim, and gives everything back; beside a request that was begun, only what is its own
+BEGIN;
+SELECT regress_show(idem_begin('replay', 'new'));
+SELECT * FROM replay_locks ORDER BY 2, 3;
+COMMIT;
+BEGIN;
+SELECT regress_show(idem_begin('replay', 'newer'));
+SELECT regress_show(idem_begin('replay', 'number'));
+SELECT regress_show(idem_begin('replay', 'newest'));
+SAVEPOINT s;
+SELECT regress_show(idem_begin('replay', 'true'));
+ROLLBACK TO s;
+SELECT locktype, relation, mode, count(*) FROM replay_locks GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
+ROLLBACK;
 
 -- a response taken out of a ticket outlives the call and the transaction's other work
 DO $$
