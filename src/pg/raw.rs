@@ -33,6 +33,7 @@ pub unsafe fn text_of(text: *const c_char) -> Option<String> {
 #[allow(missing_docs, reason = "PostgreSQL documents them")]
 unsafe extern "C-unwind" {
     pub fn LockRelationOid(relation: Oid, mode: LOCKMODE);
+    pub fn ConditionalLockRelationOid(relation: Oid, mode: LOCKMODE) -> bool;
     pub fn UnlockRelationOid(relation: Oid, mode: LOCKMODE);
     pub fn try_table_open(relation: Oid, mode: LOCKMODE) -> Relation;
     pub fn index_open(index: Oid, mode: LOCKMODE) -> Relation;
@@ -166,7 +167,7 @@ pub mod harmless {
             function: pg_sys::RegProcedure,
             argument: Datum,
         );
-        /// As long as the table is open, and locked in that mode.
+        /// As long as the table was opened by the present resource owner, and is locked in that mode.
         pub fn table_close(table: pg_sys::Relation, mode: pg_sys::LOCKMODE);
         pub fn SetTuplestoreDestReceiverParams(
             receiver: *mut pg_sys::DestReceiver,

@@ -79,7 +79,7 @@ fn supersede_leases(session: &Rc<StandingSession>, prefix: &str, deadline: Deadl
         }
         let now_us = pg::now_us();
         let Some(kept) = keeping::lease(&request, &digest, Snapshot::Itself)? else { continue };
-        let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself, Access::Read)?;
+        let (done, _) = outcome::find(&request.probe(digest), now_us, Snapshot::Itself, Access::Read)?;
         if done.is_some_and(|done| done.lives_at(now_us)) {
             // An import has brought the outcome since the begin, and the lease is over.
             keeping::delete_lease(&request, &digest)?;

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
+use crate::store::claimed::Claimed;
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::{Access, Snapshot};
 use crate::store::reply::{self, Reply};
@@ -20,6 +21,8 @@ pub struct KeptRequest {
     pub placed: Placed,
     /// Where the reply stands that the request's own reply is written over.
     pub former: Option<Hint>,
+    /// The locks of the record, given back with this unless the request starts.
+    pub claimed: Option<Claimed>,
 }
 
 /// Who looks for a request.
@@ -40,18 +43,23 @@ pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker)
     match request {
         // The digest that is locked for a keyed request is the one that it is kept under.
         Request::Keyed(request) => {
-            let outcome = find_keyed(request, *lock, asked_at, seeker)?;
-            Ok(KeptRequest { outcome, placed: Placed { place: Place::Next(0), visible: true }, former: None })
+            let (outcome, claimed) = find_keyed(request, *lock, asked_at, seeker)?;
+            Ok(KeptRequest { outcome, placed: Placed { place: Place::Next(0), visible: true }, former: None, claimed })
         }
         Request::Numbered(request) => find_numbered(request, seeker),
     }
 }
 
-fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<Option<Outcome>, Error> {
+fn find_keyed(
+    request: &Keyed<'_>,
+    digest: Digest,
+    asked_at: i64,
+    seeker: Seeker,
+) -> Result<(Option<Outcome>, Option<Claimed>), Error> {
     if let Some(kept) = &request.journal {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
-        return Ok(row.and_then(|row| row.outcome));
+        return Ok((row.and_then(|row| row.outcome), None));
     }
     let (snapshot, access) = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -62,7 +70,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
     };
     let probe = request.probe(digest);
     let found = outcome::find(&probe, asked_at, snapshot, access)?;
-    if found.is_none() && seeker == Seeker::Beginner {
+    if found.0.is_none() && seeker == Seeker::Beginner {
         // A redaction may just have moved the outcome behind this look, see `store/outcome.rs`. A beginner without the
         // lock gets here only if another transaction has the lock, or if it cannot take any. Lookup looks twice itself.
         return outcome::find(&probe, asked_at, snapshot, access);
@@ -91,7 +99,7 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         // A request that overlaps another one will never be executed.
         placed.place = Place::Discarded;
     }
-    Ok(KeptRequest { outcome, placed, former })
+    Ok(KeptRequest { outcome, placed, former, claimed: None })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself, and any

@@ -64,7 +64,7 @@ fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<H
     let asked_at = pg::now_us();
     let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
-    let KeptRequest { outcome, placed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
+    let KeptRequest { outcome, placed, claimed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
     let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at));
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
@@ -81,6 +81,9 @@ fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<H
         };
         let (digest, fingerprint) = (request.digest(), stored.fingerprint);
         let open = OpenRequest { lock, digest, numbers, fingerprint, leftovers: LEASED, token: Some(token) };
+        if let Some(claimed) = claimed {
+            claimed.keep();
+        }
         return Ok(Held::Open(open));
     }
     let recorded_with = outcome.as_ref().and_then(|outcome| outcome.token);

@@ -202,7 +202,7 @@ impl Import {
         let (lock, probe) = (Tag::request(&digest), request.probe(digest));
         loop {
             let held = lock.is_held_by_another();
-            let found = outcome::find(&probe, now_us, Snapshot::Itself, Access::Read)?;
+            let (found, _) = outcome::find(&probe, now_us, Snapshot::Itself, Access::Read)?;
             match found {
                 Some(found) if found.lives_at(now_us) => return Ok(false),
                 // It may be about to be recorded. The wait takes no lock.

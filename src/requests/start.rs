@@ -73,7 +73,10 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         transaction::come_first();
     }
     if lease.is_some() {
+        // The record comes in another transaction.
         open::finish(request.request_key(), State::Saved);
+    } else if let Some(claimed) = found.kept.claimed {
+        claimed.keep();
     }
     if decision == Decision::GiveUp {
         return give_up(request, open, attempts, checkpoint.as_ref()).map(Some);

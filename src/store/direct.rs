@@ -10,7 +10,6 @@
 //! row written over, so no other row can have it.
 
 use crate::pg::{self, raw};
-use crate::store::rel::open_index_to_write;
 use crate::store::row;
 use crate::store::way::SimpleIndex;
 use pgrx::pg_sys;
@@ -57,6 +56,7 @@ unsafe fn insert_entry(
     column: Option<pg_sys::Datum>,
 ) {
     let (mut value, mut is_null) = (column.unwrap_or(pg_sys::Datum::null()), column.is_none());
+    let mode = pg_sys::RowExclusiveLock as i32;
     let check = unique_check(simple.is_unique);
     // SAFETY: as the caller warrants. index_insert() hands the description on to the access method, and a B-tree does not
     // look at it.
@@ -70,10 +70,10 @@ unsafe fn insert_entry(
         info.ii_ReadyForInserts = true;
         info.ii_Am = pg_sys::BTREE_AM_OID;
         info.ii_Context = pg_sys::CurrentMemoryContext;
-        let index = open_index_to_write(simple.oid);
+        let index = raw::index_open(simple.oid, mode);
         let place = &raw mut (*tuple).t_self;
         raw::index_insert(index, &raw mut value, &raw mut is_null, place, rel, check, false, &raw mut info);
-        raw::index_close(index, pg_sys::NoLock as i32);
+        raw::index_close(index, mode);
     }
 }
 

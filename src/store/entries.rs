@@ -1,12 +1,15 @@
 //! A scan of the entries of an index, and of the rows that they lead to.
 
 use crate::pg::raw;
+use crate::store::claimed::Claimed;
 use pgrx::pg_sys;
 
 /// A scan that is at an entry, or at its end. A panic leaves it as it is: the abort that follows ends it.
 pub(super) struct Entries {
     table: pg_sys::Relation,
     index: pg_sys::Relation,
+    /// The lock that is given back with the index.
+    mode: pg_sys::LOCKMODE,
     scan: pg_sys::IndexScanDesc,
     direction: pg_sys::ScanDirection::Type,
     /// Holds the row. It is made for the first one: most requests are new, and nothing is found of them.
@@ -15,31 +18,36 @@ pub(super) struct Entries {
 
 impl Entries {
     /// Begins a scan for the entries that match the keys, whose columns are those of the table. The snapshot tells which
-    /// rows they lead to.
+    /// rows they lead to. `None`: the index is not on these columns.
     ///
     /// # Safety
     ///
-    /// Called within a guard. Table and index are open for as long as the scan, and belong together, as do the keys.
+    /// Called within a guard. The table is open for as long as the scan, and the keys are of its columns.
     pub unsafe fn begin(
         table: pg_sys::Relation,
-        index: pg_sys::Relation,
+        claimed: Option<&Claimed>,
+        index: pg_sys::Oid,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: pg_sys::Snapshot,
         is_backward: bool,
-    ) -> Entries {
+    ) -> Option<Entries> {
         use pg_sys::ScanDirection::{BackwardScanDirection, ForwardScanDirection};
-        // SAFETY: as the caller warrants. An index tells the columns that it is on.
+        // SAFETY: as the caller warrants. If the table has lost the index, the server raises an error. An index tells the
+        // columns that it is on.
         unsafe {
+            let is_locked = claimed.is_some_and(|claimed| claimed.has_index(index));
+            let mode = (if is_locked { pg_sys::NoLock } else { pg_sys::AccessShareLock }) as pg_sys::LOCKMODE;
+            let index = raw::index_open(index, mode);
             let form = (*index).rd_index;
             let columns = std::slice::from_raw_parts((*form).indkey.values.as_ptr(), (*form).indnkeyatts as usize);
             for key in keys.iter_mut() {
-                key.sk_attno = columns.iter().position(|column| *column == key.sk_attno).map_or(0, |at| at as i16 + 1);
+                key.sk_attno = columns.iter().position(|column| *column == key.sk_attno)? as i16 + 1;
             }
             let scan = raw::index_beginscan(table, index, snapshot, keys.len() as i32);
             let direction = if is_backward { BackwardScanDirection } else { ForwardScanDirection };
-            let mut entries = Entries { table, index, scan, direction, slot: std::ptr::null_mut() };
+            let mut entries = Entries { table, index, mode, scan, direction, slot: std::ptr::null_mut() };
             entries.again(keys);
-            entries
+            Some(entries)
         }
     }
 
@@ -108,19 +116,19 @@ impl Entries {
         self.slot
     }
 
-    /// Ends the scan, and gives the index.
+    /// Ends the scan.
     ///
     /// # Safety
     ///
     /// Called within a guard, once.
-    pub unsafe fn end(&self) -> pg_sys::Relation {
+    pub unsafe fn end(&self) {
         // SAFETY: the scan has begun, and is ended once.
         unsafe {
             raw::index_endscan(self.scan);
             if !self.slot.is_null() {
                 raw::ExecDropSingleTupleTableSlot(self.slot);
             }
-            self.index
+            raw::index_close(self.index, self.mode);
         }
     }
 }

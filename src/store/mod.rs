@@ -15,6 +15,7 @@ pub mod by_prefix;
 pub mod cache;
 pub mod catalog;
 pub mod checkpoint;
+pub mod claimed;
 mod client_row;
 mod direct;
 mod entries;

@@ -18,6 +18,7 @@ use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
 use crate::store::blank;
 use crate::store::catalog::Table;
+use crate::store::claimed::Claimed;
 use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -62,8 +63,13 @@ impl Outcome {
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
-/// there. `access` is for the current segment.
-pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot, access: Access) -> Result<Option<Outcome>, Error> {
+/// there, and the locks that were claimed. `access` is for the current segment.
+pub fn find(
+    probe: &Probe<'_>,
+    asked_at: i64,
+    snapshot: Snapshot,
+    access: Access,
+) -> Result<(Option<Outcome>, Option<Claimed>), Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(access, made_at, |table| {
@@ -74,7 +80,10 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot, access: Access
         expired = Some(found);
         Ok(None)
     })?;
-    Ok(living.or(expired))
+    Ok(match living {
+        Ok(living) => (Some(living), None),
+        Err(claimed) => (expired, claimed),
+    })
 }
 
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.

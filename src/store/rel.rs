@@ -10,37 +10,27 @@ use crate::pg::{self, raw};
 use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
+use crate::store::claimed::Claimed;
 use crate::store::entries::Entries;
 use crate::store::invalidation;
-use crate::store::scan::Scan;
+use crate::store::scan::{Scan, not_on_these, sees};
 pub use crate::store::snapshot::Snapshot;
 use crate::store::tuple::{Hint, Tid, Tuple, uuid_equals};
 use crate::store::way::indexes_of;
 use crate::store::written;
 use pgrx::itemptr::item_pointer_get_both;
 use pgrx::pg_sys;
-use std::cell::Cell;
 
 /// How a table is opened, and what happens to its lock when it is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// To read. The lock is given back when the table is closed, so that a replay leaves none.
     Read,
-    /// To look for what is going to be written unless it is there. The lock is that of a writer, so that the write takes no
-    /// other, and stays to the end of the transaction, unless [`Rel::give_back`] ends it.
+    /// To look for what is going to be written unless it is there: with the locks of a writer, if they are to be had (see
+    /// `claimed.rs`).
     Claim,
     /// To write. The lock stays to the end of the transaction.
     Write,
-}
-
-impl Access {
-    /// The lock that is given back when a table or an index is closed.
-    fn given_back(self) -> pg_sys::LOCKMODE {
-        match self {
-            Access::Read => pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-            Access::Claim | Access::Write => pg_sys::NoLock as pg_sys::LOCKMODE,
-        }
-    }
 }
 
 /// An open table.
@@ -48,8 +38,9 @@ pub struct Rel {
     pub(super) rel: pg_sys::Relation,
     pub(super) table: Table,
     pub(super) access: Access,
-    /// The index that was searched last by whoever may write, and whose lock stays.
-    searched: Cell<pg_sys::Oid>,
+    claimed: Option<Claimed>,
+    /// The lock that is given back when the table is closed.
+    mode: pg_sys::LOCKMODE,
 }
 
 impl Rel {
@@ -57,16 +48,16 @@ impl Rel {
     pub fn open(table: Table, access: Access) -> Rel {
         loop {
             let oid = cache::oid(table);
-            let rel = match access {
+            let (rel, claimed) = match access {
                 // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
-                Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
-                Access::Claim | Access::Write => open_to_write(oid),
+                Access::Read => (unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) }, None),
+                Access::Claim => Claimed::open(oid),
+                Access::Write => (open_to_write(oid), None),
             };
             if !rel.is_null() {
-                if access == Access::Write {
-                    written::note();
-                }
-                return Rel { rel, table, access, searched: Cell::new(pg_sys::InvalidOid) };
+                let stays = access == Access::Write || claimed.is_some();
+                let mode = (if stays { pg_sys::NoLock } else { pg_sys::AccessShareLock }) as pg_sys::LOCKMODE;
+                return Rel { rel, table, access, claimed, mode };
             }
             // The attempt to lock the table took in the message that it is gone. The next look-up finds the oid of
             // the new table, or raises an error if there is none.
@@ -99,55 +90,9 @@ impl Rel {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
     }
 
-    /// Closes a table that was opened to claim, and gives back its lock and that of the index that was searched.
-    pub fn give_back(self) {
-        if self.access != Access::Claim {
-            return;
-        }
-        // SAFETY: the relation is open.
-        let locked = [self.searched.get(), unsafe { (*self.rel).rd_id }];
-        drop(self);
-        let locked = locked.into_iter().filter(|oid| *oid != pg_sys::InvalidOid);
-        lock::as_transaction(|| locked.for_each(|oid| unlock(oid, pg_sys::RowExclusiveLock)));
-    }
-
-    /// Opens an index of the table, with a lock like the table's.
-    ///
-    /// # Safety
-    ///
-    /// Called within a guard.
-    pub(super) unsafe fn open_index(&self, oid: pg_sys::Oid) -> pg_sys::Relation {
-        // SAFETY: the table is locked. If it has lost the index, the server raises an error.
-        unsafe {
-            if self.access == Access::Read {
-                return raw::index_open(oid, pg_sys::AccessShareLock as i32);
-            }
-            self.searched.set(oid);
-            open_index_to_write(oid)
-        }
-    }
-
-    /// Closes an index that [`Rel::open_index`] opened.
-    ///
-    /// # Safety
-    ///
-    /// Called within a guard.
-    pub(super) unsafe fn close_index(&self, index: pg_sys::Relation) {
-        // SAFETY: the index is open, and closed once.
-        unsafe { raw::index_close(index, self.access.given_back()) }
-    }
-
-    /// Whether the snapshot sees the row that a scan has put into the slot.
-    ///
-    /// # Safety
-    ///
-    /// Called within a guard. The slot holds a row of this table.
-    pub(super) unsafe fn sees(&self, snapshot: pg_sys::Snapshot, slot: *mut pg_sys::TupleTableSlot) -> bool {
-        // SAFETY: the table is open, and so its access method is there.
-        unsafe {
-            let method = (*(*self.rel).rd_tableam).tuple_satisfies_snapshot;
-            method.is_none_or(|sees| sees(self.rel, slot, snapshot))
-        }
+    /// Closes the table; gives the locks of a writer, if it was opened to claim and they were to be had.
+    pub fn into_claimed(mut self) -> Option<Claimed> {
+        self.claimed.take()
     }
 
     /// Whether the table is unlogged.
@@ -214,7 +159,7 @@ impl Rel {
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        let mut scan = Scan::at_first(self, index, keys, snapshot)?;
+        let mut scan = Scan::begin(self.rel, self.claimed.as_ref(), index, keys, snapshot)?;
         let mut found = None;
         while found.is_none() {
             // SAFETY: the tuple is one of this open table, and is used before the scan goes on.
@@ -242,28 +187,32 @@ impl Rel {
         asked: impl Iterator<Item = (&'a Digest, I)>,
         mut visit: impl FnMut(&mut I, &Tuple<'_, N>) -> bool,
     ) {
+        // The digest is the first column of the table and of its index.
         let keys = &mut [uuid_equals(0, &[0; 16])];
-        let mut begun: Option<Scan> = None;
+        let (index, mut begun) = (self.table.by_digest(), None);
+        let oid = cache::index_oid(index);
         for (digest, mut item) in asked {
             keys[0].sk_argument = pg::uuid(&digest.0);
-            // The digest is the first column of the table and of its index.
-            let mut scan = match begun.take() {
-                Some(mut scan) => {
-                    scan.again(keys);
-                    scan
-                }
-                None => Scan::begin(self, Some(self.table.by_digest()), keys, Snapshot::WithInserted),
+            // SAFETY: as in Scan::begin(), here and below.
+            let first = unsafe {
+                raw::guarded(|| {
+                    match &mut begun {
+                        None => begun = self.entries(oid, keys, Snapshot::WithInserted.begin().0, false),
+                        Some(entries) => Entries::again(entries, keys),
+                    }
+                    begun.as_mut().map(|entries| entries.next())
+                })
             };
-            while let Some(tuple) = scan.next() {
-                // SAFETY: as in find().
-                if visit(&mut item, &unsafe { Tuple::read(tuple, (*self.rel).rd_att) }) {
-                    break;
-                }
+            let Some(mut row) = first else { not_on_these(Some(index)) };
+            // SAFETY: as in find().
+            while !row.is_null() && !visit(&mut item, &unsafe { Tuple::read(row, (*self.rel).rd_att) }) {
+                // SAFETY: as above.
+                row = unsafe { raw::guarded(|| begun.as_mut().map_or(std::ptr::null_mut(), |entries| entries.next())) };
             }
-            begun = Some(scan);
         }
-        if let Some(scan) = begun {
-            scan.end();
+        if let Some(entries) = begun {
+            // SAFETY: as above.
+            unsafe { raw::guarded(|| entries.end()) }
         }
     }
 
@@ -311,13 +260,14 @@ impl Rel {
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>),
     ) -> bool {
-        let index = cache::index_oid(index);
+        let oid = cache::index_oid(index);
         // SAFETY: as in Scan::begin(). No guarded closure has anything to drop, and none panics.
         unsafe {
-            let (mut entries, latest) = raw::guarded(|| {
+            let (entries, latest) = raw::guarded(|| {
                 let (shown, latest) = snapshot.begin();
-                (Entries::begin(self.rel, self.open_index(index), keys, shown, true), latest)
+                (self.entries(oid, keys, shown, true), latest)
             });
+            let mut entries = entries.unwrap_or_else(|| not_on_these(Some(index)));
             let mut is_visited = false;
             // The scan stays at an index entry until it has looked at all versions behind the entry.
             let is_end = loop {
@@ -327,7 +277,7 @@ impl Rel {
                 }
                 let row = raw::guarded(|| {
                     let row = entries.fetch();
-                    let is_seen = row.is_null() || latest.is_none_or(|latest| self.sees(latest, entries.slot()));
+                    let is_seen = row.is_null() || latest.is_none_or(|latest| sees(self.rel, latest, entries.slot()));
                     if is_seen { row } else { std::ptr::null_mut() }
                 });
                 if !row.is_null() {
@@ -338,11 +288,24 @@ impl Rel {
                 }
             };
             raw::guarded(|| {
-                self.close_index(entries.end());
+                entries.end();
                 Snapshot::end(latest);
             });
             is_end
         }
+    }
+
+    /// # Safety
+    /// As for [`Entries::begin`].
+    unsafe fn entries(
+        &self,
+        index: pg_sys::Oid,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: pg_sys::Snapshot,
+        is_backward: bool,
+    ) -> Option<Entries> {
+        // SAFETY: as the caller warrants. The table is open.
+        unsafe { Entries::begin(self.rel, self.claimed.as_ref(), index, keys, snapshot, is_backward) }
     }
 
     /// As [`Rel::find`], for rows that another transaction may be updating. `SnapshotSelf`, the cheaper snapshot, may
@@ -380,7 +343,7 @@ impl Drop for Rel {
             return;
         }
         // SAFETY: the table was opened in open(), and is closed once.
-        unsafe { raw::harmless::table_close(self.rel, self.access.given_back()) }
+        unsafe { raw::harmless::table_close(self.rel, self.mode) }
     }
 }
 
@@ -388,6 +351,7 @@ impl Drop for Rel {
 /// belonged to the running portal, a cursor that fails inside a savepoint would take the lock away, while rows that
 /// were written before the cursor stay.
 fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
+    written::note();
     let mode = pg_sys::RowExclusiveLock as i32;
     // SAFETY: any oid may be locked. The table is opened under that lock. The closure has nothing to drop and does not
     // panic.
@@ -400,19 +364,6 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
             }
             rel
         })
-    }
-}
-
-/// Opens an index with the lock to write it, which belongs to the transaction as that of the table does.
-///
-/// # Safety
-///
-/// Called within a guard.
-pub(super) unsafe fn open_index_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
-    // SAFETY: any oid may be locked. The index is opened under that lock.
-    unsafe {
-        lock::as_transaction(|| raw::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32));
-        raw::index_open(oid, pg_sys::NoLock as i32)
     }
 }
 

@@ -1,16 +1,17 @@
 //! A scan of a table, through one of its indexes or without one.
 
+use crate::error::Error;
 use crate::pg::raw;
 use crate::store::cache;
-use crate::store::catalog::Index;
+use crate::store::catalog::{INDEXES, Index};
+use crate::store::claimed::Claimed;
 use crate::store::entries::Entries;
-use crate::store::rel::Rel;
 use crate::store::snapshot::Snapshot;
 use pgrx::pg_sys;
 
-/// A scan that is at a row, or at its end. A panic leaves it as it is: the abort that follows ends it.
-pub(super) struct Scan<'rel> {
-    table: &'rel Rel,
+/// A scan that is at a row. A panic leaves it as it is: the abort that follows ends it.
+pub(super) struct Scan {
+    table: pg_sys::Relation,
     rows: Rows,
     /// What each row is compared with, if not with the scan's own snapshot.
     latest: Option<pg_sys::Snapshot>,
@@ -24,70 +25,45 @@ enum Rows {
     Index(Entries),
 }
 
-impl<'rel> Scan<'rel> {
-    /// Begins a scan for the rows that match the keys and that the snapshot sees.
+impl Scan {
+    /// Begins a scan for the rows that match the keys and that the snapshot sees; `None`: there is none, and the scan has
+    /// ended. `table` is an open table of ours, and its locks are claimed if it was opened so.
     pub fn begin(
-        table: &'rel Rel,
+        table: pg_sys::Relation,
+        claimed: Option<&Claimed>,
         index: Option<Index>,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: Snapshot,
-    ) -> Scan<'rel> {
-        let index = Scan::looked_up(index);
-        // SAFETY: table, index and keys belong together. The closure has nothing to drop and does not panic.
-        unsafe { raw::guarded(|| Scan::start(table, index, keys, snapshot)) }
-    }
-
-    /// As [`Scan::begin`]; `None`: there is no row, and the scan has ended.
-    pub fn at_first(
-        table: &'rel Rel,
-        index: Option<Index>,
-        keys: &mut [pg_sys::ScanKeyData],
-        snapshot: Snapshot,
-    ) -> Option<Scan<'rel>> {
-        let index = Scan::looked_up(index);
-        // SAFETY: as in begin().
-        unsafe {
+    ) -> Option<Scan> {
+        let oid = index.map(cache::index_oid);
+        // Among equal keys an index keeps the entries of later places last.
+        let newest_first = index.is_some_and(Index::is_of_rewritten);
+        // SAFETY: table, index and keys belong together. The snapshots are static, or registered during the scan. On an error
+        // the abort closes the scan. The closure has nothing to drop and does not panic.
+        let begun = unsafe {
             raw::guarded(|| {
-                let scan = Scan::start(table, index, keys, snapshot);
-                if scan.ahead.is_some_and(|tuple| tuple.is_null()) {
-                    scan.finish();
-                    return None;
-                }
-                Some(scan)
+                let (shown, latest) = snapshot.begin();
+                let rows = match oid {
+                    Some(oid) => Entries::begin(table, claimed, oid, keys, shown, newest_first).map(Rows::Index),
+                    None => {
+                        let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
+                        let scan = raw::systable_beginscan(table, pg_sys::InvalidOid, false, shown, count, keys);
+                        Some(Rows::Table(scan))
+                    }
+                };
+                rows.map(|rows| {
+                    let mut scan = Scan { table, rows, latest, ahead: None };
+                    let first = scan.fetch();
+                    if first.is_null() {
+                        scan.finish();
+                        return None;
+                    }
+                    scan.ahead = Some(first);
+                    Some(scan)
+                })
             })
-        }
-    }
-
-    /// An index, and whether its newest entries come first. Among equal keys an index keeps the entries of later places last.
-    fn looked_up(index: Option<Index>) -> Option<(pg_sys::Oid, bool)> {
-        index.map(|index| (cache::index_oid(index), index.is_of_rewritten()))
-    }
-
-    /// # Safety
-    /// Called within a guard. Table, index and keys belong together.
-    unsafe fn start(
-        table: &'rel Rel,
-        index: Option<(pg_sys::Oid, bool)>,
-        keys: &mut [pg_sys::ScanKeyData],
-        snapshot: Snapshot,
-    ) -> Scan<'rel> {
-        // SAFETY: as the caller warrants. The snapshots are static, or registered during the scan. On an error the abort
-        // closes the scan.
-        unsafe {
-            let (shown, latest) = snapshot.begin();
-            let rows = match index {
-                Some((oid, newest_first)) => {
-                    Rows::Index(Entries::begin(table.rel, table.open_index(oid), keys, shown, newest_first))
-                }
-                None => {
-                    let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
-                    Rows::Table(raw::systable_beginscan(table.rel, pg_sys::InvalidOid, false, shown, count, keys))
-                }
-            };
-            let mut scan = Scan { table, rows, latest, ahead: None };
-            scan.ahead = Some(scan.fetch());
-            scan
-        }
+        };
+        begun.unwrap_or_else(|| not_on_these(index))
     }
 
     /// The next row, which is valid until the scan goes on.
@@ -100,15 +76,6 @@ impl<'rel> Scan<'rel> {
         (!tuple.is_null()).then_some(tuple)
     }
 
-    /// Begins the scan of an index again with other values of its keys, whose columns are those of the index.
-    pub fn again(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
-        if let Rows::Index(entries) = &mut self.rows {
-            // SAFETY: the scan has begun, with as many keys. The closure has nothing to drop and does not panic.
-            unsafe { raw::guarded(|| entries.again(keys)) }
-        }
-        self.ahead = None;
-    }
-
     /// # Safety
     /// Called within a guard.
     unsafe fn fetch(&mut self) -> pg_sys::HeapTuple {
@@ -119,7 +86,7 @@ impl<'rel> Scan<'rel> {
                     Rows::Table(scan) => (raw::systable_getnext(*scan), (**scan).slot),
                     Rows::Index(entries) => (entries.next(), entries.slot()),
                 };
-                if tuple.is_null() || self.latest.is_none_or(|latest| self.table.sees(latest, slot)) {
+                if tuple.is_null() || self.latest.is_none_or(|latest| sees(self.table, latest, slot)) {
                     return tuple;
                 }
             }
@@ -139,9 +106,29 @@ impl<'rel> Scan<'rel> {
         unsafe {
             match &self.rows {
                 Rows::Table(scan) => raw::systable_endscan(*scan),
-                Rows::Index(entries) => self.table.close_index(entries.end()),
+                Rows::Index(entries) => entries.end(),
             }
             Snapshot::end(self.latest);
         }
     }
+}
+
+/// Whether the snapshot sees the row of the table that is in the slot.
+///
+/// # Safety
+/// Called within a guard, for a table that is open.
+pub(super) unsafe fn sees(
+    table: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: the table is open, and so its access method is there.
+    unsafe { (*(*table).rd_tableam).tuple_satisfies_snapshot.is_none_or(|sees| sees(table, slot, snapshot)) }
+}
+
+/// Raises the error of an index that somebody has put in the place of ours. The abort closes it.
+pub(super) fn not_on_these(index: Option<Index>) -> ! {
+    let name = index.map_or("", |index| INDEXES[index as usize]);
+    Error::Corrupted { message: format!("index \"idempotence.{name}\" is not on the columns that it was made on") }
+        .raise()
 }

@@ -4,12 +4,13 @@
 //! current one: no outcome in it expires later. An outcome that does goes to `outcome_long`. So a segment is emptied by
 //! TRUNCATE alone once the clock has passed its end, whatever is in it (see `sweep/ring.rs`).
 //!
-//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE), which also takes in pending messages. A
-//! begin that starts has locked it so already, and its index too, since a lock that is held is cheap to take again. Then
-//! the writer checks that the segment is still the current one, and that the outcome expires before its end. It keeps the
-//! lock to the end of its transaction. So once the pointer has moved and a SHARE lock on the old segment was granted, no
-//! insert is in flight there, and none can come. The end of a segment that takes outcomes only ever moves on. So it does
-//! no harm if a writer knows a former one, and no clock but that of the sweep which empties the segment matters.
+//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE) to the end of its transaction. With a lock that
+//! it had not it takes in pending messages, and then it checks that the segment is still the current one, and that the
+//! outcome expires before its end. If it has had the lock for a while (from another record, or since the begin), the ring may
+//! have turned without its knowing; but then the segment was not closed since. So once the pointer has moved and a SHARE lock
+//! on the old segment was granted, no insert is in flight there, and none can come. The end of a segment that takes outcomes
+//! only ever moves on. So it does no harm if a writer knows a former one, and no clock but that of the sweep which empties the
+//! segment matters.
 //!
 //! No outcome ever moves, so it makes no difference in which order readers look into the tables.
 
@@ -20,6 +21,7 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::Table;
+use crate::store::claimed::Claimed;
 use crate::store::fresh;
 use crate::store::invalidation::{self, RING};
 use crate::store::message;
@@ -56,21 +58,20 @@ columns! { "segment", Columns, COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_
 /// message was sent before anybody knew the new pointer, and whoever takes messages in after an outcome was recorded there
 /// knows better in time. What a restore brings is told by a message with its commit.
 ///
-/// `access` is for the current segment.
+/// `access` is for the current segment. Its locks come with the answer that there is nothing, if they were claimed.
 pub fn probe<T, E>(
     access: Access,
     made_at: impl Fn() -> Option<(i64, i64)>,
     mut look: impl FnMut(&Rel) -> Result<Option<T>, E>,
-) -> Result<Option<T>, E> {
+) -> Result<Result<T, Option<Claimed>>, E> {
     'ring: loop {
         let current = pointer().current;
-        let table = Rel::open(SEGMENTS[current], access);
-        if let Some(found) = look(&table)? {
-            table.give_back();
-            return Ok(Some(found));
+        let first = Rel::open(SEGMENTS[current], access);
+        if let Some(found) = look(&first)? {
+            return Ok(Ok(found));
         }
-        drop(table);
-        // What is recorded after that look was not there at its time, and need not be found.
+        // What is recorded after that look was not there at its time: it need not be found, and nobody records what the
+        // caller has locked. An import and a redaction see to it themselves that they are not missed.
         cache::take_in_messages();
         for (other, table) in others(current).into_iter().enumerate() {
             let pointer = pointer();
@@ -81,10 +82,15 @@ pub fn probe<T, E>(
             if pointer.others[other].may_have(&made_at)
                 && let Some(found) = look(&Rel::open(table, Access::Read))?
             {
-                return Ok(Some(found));
+                return Ok(Ok(found));
             }
         }
-        return Rel::open_unless_blank(Table::OutcomeLong).map_or(Ok(None), |long| look(&long));
+        if let Some(long) = Rel::open_unless_blank(Table::OutcomeLong)
+            && let Some(found) = look(&long)?
+        {
+            return Ok(Ok(found));
+        }
+        return Ok(Err(first.into_claimed()));
     }
 }
 

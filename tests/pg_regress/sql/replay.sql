@@ -105,6 +105,21 @@ SELECT regress_show(idem_begin('replay', 'true'));
 ROLLBACK TO s;
 SELECT locktype, relation, mode, count(*) FROM replay_locks GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 ROLLBACK;
+-- what is found elsewhere than in the current segment, and what another has a lease on, leave nothing either
+SELECT idem_create_session('replay lasting', ttl => '1000 days');
+BEGIN;
+SELECT regress_show(idem_begin('replay lasting', 'k'));
+SELECT idem_record('replay lasting', 'k') IS NOT NULL;
+COMMIT;
+SELECT token FROM idem_begin('replay', 'leased', lease => '1 hour') \gset
+BEGIN;
+SELECT (idem_begin('replay', 'leased', wait => '0')).status;
+SELECT * FROM replay_locks ORDER BY 2, 3;
+SELECT regress_show(idem_begin('replay lasting', 'k'));
+SELECT * FROM replay_locks ORDER BY 2, 3;
+COMMIT;
+SELECT idem_record('replay', 'leased', token => :token) IS NOT NULL;
+SELECT idem_drop_session('replay lasting') IS NOT NULL;
 
 -- a response taken out of a ticket outlives the call and the transaction's other work
 DO $$
