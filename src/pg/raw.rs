@@ -34,7 +34,6 @@ pub unsafe fn text_of(text: *const c_char) -> Option<String> {
 unsafe extern "C-unwind" {
     pub fn LockRelationOid(relation: Oid, mode: LOCKMODE);
     pub fn ConditionalLockRelationOid(relation: Oid, mode: LOCKMODE) -> bool;
-    pub fn UnlockRelationOid(relation: Oid, mode: LOCKMODE);
     pub fn try_table_open(relation: Oid, mode: LOCKMODE) -> Relation;
     pub fn index_open(index: Oid, mode: LOCKMODE) -> Relation;
     pub fn index_close(index: Relation, mode: LOCKMODE);
@@ -167,6 +166,8 @@ pub mod harmless {
             function: pg_sys::RegProcedure,
             argument: Datum,
         );
+        /// As long as the lock is held.
+        pub fn UnlockRelationOid(relation: Oid, mode: pg_sys::LOCKMODE);
         /// As long as the table was opened by the present resource owner, and is locked in that mode.
         pub fn table_close(table: pg_sys::Relation, mode: pg_sys::LOCKMODE);
         pub fn SetTuplestoreDestReceiverParams(

@@ -14,6 +14,7 @@ use crate::requests::keeping;
 use crate::requests::request::Request;
 use crate::requests::waiting::{self, Waiting};
 use crate::sessions::liveness;
+use crate::store::claimed::Claimed;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 
@@ -28,7 +29,7 @@ pub enum Held {
 /// The request that `function` was called for.
 pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
     let Some(token) = token else { return begun(request, function) };
-    match leased(request, token, function)? {
+    match leased(request, token, function)?.0 {
         Held::Open(open) => Ok(open),
         Held::Recorded(_) => Err(Error::ClaimSuperseded { name: request.name(), token, how: Superseded::Recorded }),
     }
@@ -38,16 +39,22 @@ pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> 
 pub fn to_record(request: &Request<'_>, token: Option<i64>) -> Result<Held, Error> {
     match token {
         None => begun(request, "idem_record").map(Held::Open),
-        Some(token) => leased(request, token, "idem_record"),
+        Some(token) => {
+            let (held, claimed) = leased(request, token, "idem_record")?;
+            if let Some(claimed) = claimed {
+                claimed.keep();
+            }
+            Ok(held)
+        }
     }
 }
 
 /// What may be kept of a request that has a lease: begin has deleted an outcome that had expired.
 const LEASED: Leftovers = Leftovers { outcome: false, checkpoint: true, lease: true };
 
-/// Takes the request's lock and looks what the token leads to. By the order of locks the client session's is shared
-/// first.
-fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Held, Error> {
+/// Takes the request's lock and looks what the token leads to; gives the locks of the record with it. By the order of locks
+/// the client session's is shared first.
+fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<(Held, Option<Claimed>), Error> {
     request.check_not_inbox()?;
     arguments::check_writable(function, || format!("The lease of {} is to be changed.", request.name()))?;
     let deadline = Deadline::after(guc::wait_us());
@@ -81,10 +88,7 @@ fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<H
         };
         let (digest, fingerprint) = (request.digest(), stored.fingerprint);
         let open = OpenRequest { lock, digest, numbers, fingerprint, leftovers: LEASED, token: Some(token) };
-        if let Some(claimed) = claimed {
-            claimed.keep();
-        }
-        return Ok(Held::Open(open));
+        return Ok((Held::Open(open), claimed));
     }
     let recorded_with = outcome.as_ref().and_then(|outcome| outcome.token);
     keeping::release_claim(request, &lock);
@@ -92,7 +96,7 @@ fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<H
         (Completion::Repeat, Some(outcome)) if !outcome.visible => Err(Error::Unserializable(request.name())),
         (Completion::Repeat, Some(outcome)) => {
             if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
-                return Ok(Held::Recorded(outcome));
+                return Ok((Held::Recorded(outcome), None));
             }
             Err(Error::AwaitsStandby { what: request.name().to_string(), pid: None, hint: WAIT_BY_SETTING })
         }

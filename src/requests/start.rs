@@ -73,7 +73,7 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         transaction::come_first();
     }
     if lease.is_some() {
-        // The record comes in another transaction.
+        // The record comes in another transaction, so the locks that it takes are given back.
         open::finish(request.request_key(), State::Saved);
     } else if let Some(claimed) = found.kept.claimed {
         claimed.keep();

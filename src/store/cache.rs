@@ -9,7 +9,7 @@
 //! `session` by SQL, and a change of the secret make it forget everything. A change of a standing session makes it
 //! forget the sessions of the same set, and a change of the ring's pointer makes it forget the pointer. A message goes
 //! out when the transaction that sent it commits. A backend takes messages in at the start of each transaction and with
-//! every lock on a table. So the order is: lock the table, then trust the cache. Rights rest on standing sessions,
+//! every new lock on a table. So the order is: lock the table, then trust the cache. Rights rest on standing sessions,
 //! which are used without a lock on their table. Whoever uses one calls [`take_in_messages`] first.
 
 use crate::board;

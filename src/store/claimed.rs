@@ -1,5 +1,5 @@
 //! The locks that the record of a request takes, taken by the begin that looks whether there is one: a lock that a transaction
-//! has is cheap to take again, and one that stays need not be given back.
+//! has already is cheap to take again.
 //!
 //! They are only tried for. Where a command keeps writers away, a begin reads as anybody does, and the record waits.
 
@@ -32,12 +32,12 @@ impl Claimed {
         (rel, is_claimed.then(|| Claimed { table, index: Cell::new(pg_sys::InvalidOid) }))
     }
 
-    /// Whether the index is locked too. It tries for the lock if no index is locked yet.
+    /// Whether the index is locked too, which is tried if no index is locked yet.
     ///
     /// # Safety
     ///
     /// Called within a guard.
-    pub(super) unsafe fn has_index(&self, index: pg_sys::Oid) -> bool {
+    pub(super) unsafe fn try_index(&self, index: pg_sys::Oid) -> bool {
         // SAFETY: as the caller warrants.
         if self.index.get() == pg_sys::InvalidOid && unsafe { try_lock(index) } {
             self.index.set(index);
@@ -58,8 +58,8 @@ impl Drop for Claimed {
             return;
         }
         let locked = [self.index.get(), self.table].into_iter().filter(|oid| *oid != pg_sys::InvalidOid);
-        // SAFETY: the locks were taken so, and are given back once.
-        lock::as_transaction(|| locked.for_each(|oid| unsafe { pg_sys::UnlockRelationOid(oid, MODE) }));
+        // SAFETY: the locks were taken for the same owner, in this mode, and are given back once.
+        lock::as_transaction(|| locked.for_each(|oid| unsafe { raw::harmless::UnlockRelationOid(oid, MODE) }));
     }
 }
 

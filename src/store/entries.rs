@@ -4,7 +4,7 @@ use crate::pg::raw;
 use crate::store::claimed::Claimed;
 use pgrx::pg_sys;
 
-/// A scan that is at an entry, or at its end. A panic leaves it as it is: the abort that follows ends it.
+/// A scan that has begun. A panic leaves it as it is: the abort that follows ends it.
 pub(super) struct Entries {
     table: pg_sys::Relation,
     index: pg_sys::Relation,
@@ -17,8 +17,8 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Begins a scan for the entries that match the keys, whose columns are those of the table. The snapshot tells which
-    /// rows they lead to. `None`: the index is not on these columns.
+    /// Begins a scan for the entries that match the keys, whose columns are those of the table and become those of the index.
+    /// Only rows that the snapshot sees are given. `None`: this is no B-tree on these columns.
     ///
     /// # Safety
     ///
@@ -35,9 +35,12 @@ impl Entries {
         // SAFETY: as the caller warrants. If the table has lost the index, the server raises an error. An index tells the
         // columns that it is on.
         unsafe {
-            let is_locked = claimed.is_some_and(|claimed| claimed.has_index(index));
+            let is_locked = claimed.is_some_and(|claimed| claimed.try_index(index));
             let mode = (if is_locked { pg_sys::NoLock } else { pg_sys::AccessShareLock }) as pg_sys::LOCKMODE;
             let index = raw::index_open(index, mode);
+            if (*(*index).rd_rel).relam != pg_sys::BTREE_AM_OID {
+                return None;
+            }
             let form = (*index).rd_index;
             let columns = std::slice::from_raw_parts((*form).indkey.values.as_ptr(), (*form).indnkeyatts as usize);
             for key in keys.iter_mut() {
@@ -111,7 +114,7 @@ impl Entries {
         }
     }
 
-    /// What holds the row.
+    /// The slot of the row; null before the first fetch.
     pub fn slot(&self) -> *mut pg_sys::TupleTableSlot {
         self.slot
     }

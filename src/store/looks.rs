@@ -12,7 +12,7 @@ use crate::pg::Writer;
 use crate::store::outcome;
 use crate::store::outcome_columns::Columns;
 use crate::store::probe::Probe;
-use crate::store::rel::{Access, Rel};
+use crate::store::rel::Access;
 use crate::store::segment;
 use crate::store::snapshot::{RowState, row_state};
 
@@ -29,7 +29,7 @@ pub fn find(
 ) -> Result<(Vec<Option<Living>>, bool), Error> {
     let (mut outcomes, mut contended) = (vec![None; asked.len()], false);
     let made_at = || time_key::made_from_to(asked.iter().map(|(key, _)| *key));
-    let look = |table: &Rel| {
+    segment::probe(Access::Read, made_at, |table| {
         if table.is_empty() {
             return Ok(None);
         }
@@ -54,8 +54,6 @@ pub fn find(
             !has_expired
         });
         broken.map_or(Ok(None::<()>), Err)
-    };
-    // It looks everywhere.
-    let _ = segment::probe(Access::Read, made_at, look)?;
+    })?;
     Ok((outcomes, contended))
 }

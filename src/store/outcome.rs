@@ -72,7 +72,7 @@ pub fn find(
 ) -> Result<(Option<Outcome>, Option<Claimed>), Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
-    let living = segment::probe(access, made_at, |table| {
+    let (living, claimed) = segment::probe(access, made_at, |table| {
         let Some((found, _)) = find_in(table, probe, snapshot)? else { return Ok::<_, Error>(None) };
         if found.lives_at(asked_at) {
             return Ok(Some(found));
@@ -80,10 +80,7 @@ pub fn find(
         expired = Some(found);
         Ok(None)
     })?;
-    Ok(match living {
-        Ok(living) => (Some(living), None),
-        Err(claimed) => (expired, claimed),
-    })
+    Ok((living.or(expired), claimed))
 }
 
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.

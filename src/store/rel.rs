@@ -26,7 +26,7 @@ use pgrx::pg_sys;
 pub enum Access {
     /// To read. The lock is given back when the table is closed, so that a replay leaves none.
     Read,
-    /// To look for what is going to be written unless it is there: with the locks of a writer, if they are to be had (see
+    /// To look for a row that is written next if it is not there: with the locks of a writer, if they are to be had (see
     /// `claimed.rs`).
     Claim,
     /// To write. The lock stays to the end of the transaction.
@@ -193,21 +193,28 @@ impl Rel {
         let oid = cache::index_oid(index);
         for (digest, mut item) in asked {
             keys[0].sk_argument = pg::uuid(&digest.0);
-            // SAFETY: as in Scan::begin(), here and below.
-            let first = unsafe {
-                raw::guarded(|| {
-                    match &mut begun {
-                        None => begun = self.entries(oid, keys, Snapshot::WithInserted.begin().0, false),
-                        Some(entries) => Entries::again(entries, keys),
-                    }
-                    begun.as_mut().map(|entries| entries.next())
-                })
+            let entries = match &mut begun {
+                Some(entries) => entries,
+                None => {
+                    let snapshot = Snapshot::WithInserted;
+                    // SAFETY: as in Scan::begin().
+                    let all = unsafe { raw::guarded(|| self.entries(oid, keys, snapshot.begin().0, false)) };
+                    begun.insert(all.unwrap_or_else(|| not_on_these(Some(index))))
+                }
             };
-            let Some(mut row) = first else { not_on_these(Some(index)) };
+            let again = || {
+                // SAFETY: within a guard.
+                unsafe {
+                    entries.again(keys);
+                    entries.next()
+                }
+            };
+            // SAFETY: as in Scan::begin().
+            let mut row = unsafe { raw::guarded(again) };
             // SAFETY: as in find().
             while !row.is_null() && !visit(&mut item, &unsafe { Tuple::read(row, (*self.rel).rd_att) }) {
-                // SAFETY: as above.
-                row = unsafe { raw::guarded(|| begun.as_mut().map_or(std::ptr::null_mut(), |entries| entries.next())) };
+                // SAFETY: as in Scan::begin().
+                row = unsafe { raw::guarded(|| entries.next()) };
             }
         }
         if let Some(entries) = begun {
@@ -360,7 +367,7 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
             lock::as_transaction(|| raw::LockRelationOid(oid, mode));
             let rel = raw::try_table_open(oid, pg_sys::NoLock as i32);
             if rel.is_null() {
-                lock::as_transaction(|| raw::UnlockRelationOid(oid, mode));
+                lock::as_transaction(|| raw::harmless::UnlockRelationOid(oid, mode));
             }
             rel
         })

@@ -27,7 +27,7 @@ enum Rows {
 
 impl Scan {
     /// Begins a scan for the rows that match the keys and that the snapshot sees; `None`: there is none, and the scan has
-    /// ended. `table` is an open table of ours, and its locks are claimed if it was opened so.
+    /// ended. `table` is an open table of ours; `claimed`: its locks, if it was opened to claim.
     pub fn begin(
         table: pg_sys::Relation,
         claimed: Option<&Claimed>,

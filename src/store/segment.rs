@@ -4,13 +4,12 @@
 //! current one: no outcome in it expires later. An outcome that does goes to `outcome_long`. So a segment is emptied by
 //! TRUNCATE alone once the clock has passed its end, whatever is in it (see `sweep/ring.rs`).
 //!
-//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE) to the end of its transaction. With a lock that
-//! it had not it takes in pending messages, and then it checks that the segment is still the current one, and that the
-//! outcome expires before its end. If it has had the lock for a while (from another record, or since the begin), the ring may
-//! have turned without its knowing; but then the segment was not closed since. So once the pointer has moved and a SHARE lock
-//! on the old segment was granted, no insert is in flight there, and none can come. The end of a segment that takes outcomes
-//! only ever moves on. So it does no harm if a writer knows a former one, and no clock but that of the sweep which empties the
-//! segment matters.
+//! Why writers lose nothing: a writer locks its segment (ROW EXCLUSIVE) to the end of its transaction, and then checks that it
+//! is the current one, and that the outcome expires before its end. A new lock takes in pending messages. A lock that the
+//! transaction has already takes in none, so the ring may have turned; but nobody closes a segment that is locked so. So once
+//! the pointer has moved and a SHARE lock on the old segment was granted, no insert is in flight there, and none can come. The
+//! end of a segment that takes outcomes only ever moves on. So it does no harm if a writer knows a former one, and no clock
+//! but that of the sweep which empties the segment matters.
 //!
 //! No outcome ever moves, so it makes no difference in which order readers look into the tables.
 
@@ -58,20 +57,21 @@ columns! { "segment", Columns, COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_
 /// message was sent before anybody knew the new pointer, and whoever takes messages in after an outcome was recorded there
 /// knows better in time. What a restore brings is told by a message with its commit.
 ///
-/// `access` is for the current segment. Its locks come with the answer that there is nothing, if they were claimed.
+/// `access` is how the current segment is opened. If nothing is found there, the locks that were claimed are given.
 pub fn probe<T, E>(
     access: Access,
     made_at: impl Fn() -> Option<(i64, i64)>,
     mut look: impl FnMut(&Rel) -> Result<Option<T>, E>,
-) -> Result<Result<T, Option<Claimed>>, E> {
+) -> Result<(Option<T>, Option<Claimed>), E> {
     'ring: loop {
         let current = pointer().current;
         let first = Rel::open(SEGMENTS[current], access);
         if let Some(found) = look(&first)? {
-            return Ok(Ok(found));
+            return Ok((Some(found), None));
         }
-        // What is recorded after that look was not there at its time: it need not be found, and nobody records what the
-        // caller has locked. An import and a redaction see to it themselves that they are not missed.
+        let claimed = first.into_claimed();
+        // Once is enough: what is recorded after that look need not be found, and nobody records what the caller has
+        // locked. An import and a redaction see to it themselves that they are not missed.
         cache::take_in_messages();
         for (other, table) in others(current).into_iter().enumerate() {
             let pointer = pointer();
@@ -82,15 +82,12 @@ pub fn probe<T, E>(
             if pointer.others[other].may_have(&made_at)
                 && let Some(found) = look(&Rel::open(table, Access::Read))?
             {
-                return Ok(Ok(found));
+                return Ok((Some(found), None));
             }
         }
-        if let Some(long) = Rel::open_unless_blank(Table::OutcomeLong)
-            && let Some(found) = look(&long)?
-        {
-            return Ok(Ok(found));
-        }
-        return Ok(Err(first.into_claimed()));
+        let found = Rel::open_unless_blank(Table::OutcomeLong).map_or(Ok(None), |long| look(&long))?;
+        let claimed = claimed.filter(|_| found.is_none());
+        return Ok((found, claimed));
     }
 }
 

@@ -82,7 +82,7 @@ SELECT * FROM replay_locks;
 SELECT pg_current_xact_id_if_assigned() IS NULL;
 COMMIT;
 
--- what a begin leaves that did not replay: the claim, and no transaction id before there is something to write
+-- what a begin leaves that did not replay: the claim, the locks of the record, and no transaction id before there is something to write
 BEGIN;
 SELECT regress_show(idem_begin('replay', 'new'));
 SELECT locktype, relation, mode, objsubid = x'1DE1'::int FROM replay_locks ORDER BY 1, 2;
@@ -91,7 +91,7 @@ SELECT idem_record('replay', 'new') IS NOT NULL;
 SELECT pg_current_xact_id_if_assigned() IS NULL;
 SELECT DISTINCT locktype, relation, mode FROM replay_locks WHERE locktype <> 'transactionid' ORDER BY 1, 2, 3;
 COMMIT;
--- a replay after it looks with the claim, and gives everything back; beside a request that was begun, only what is its own
+-- a replay that looks with the claim gives all locks back; beside a request that was begun, only its own
 BEGIN;
 SELECT regress_show(idem_begin('replay', 'new'));
 SELECT * FROM replay_locks ORDER BY 2, 3;
