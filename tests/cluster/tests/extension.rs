@@ -155,8 +155,8 @@ async fn a_drop_that_is_rolled_back_has_changed_nothing(version: Version) -> Res
     Ok(())
 }
 
-// Goal: DROP EXTENSION waits for an open transaction that has recorded a request. If a transaction has only
-// begun a request, it fails with a clear error afterwards.
+// Goal: DROP EXTENSION waits for an open transaction that has begun or recorded a request with a key. If a transaction has
+// only begun a numbered request, it fails with a clear error afterwards.
 // Method: one backend with a recorded request, another with an unrecorded request, and a third that drops.
 async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
     let server = start(version)?;
@@ -168,17 +168,25 @@ async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
     beginner.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
 
     let dropper = server.connect(DATABASE).await?;
-    ensure!(dropper.sqlstate("SET lock_timeout = '100 ms'; DROP EXTENSION idempotence").await? == "55P03");
-    recorder.text("COMMIT").await?;
+    for open in [recorder, beginner] {
+        ensure!(dropper.sqlstate("SET lock_timeout = '100 ms'; DROP EXTENSION idempotence").await? == "55P03");
+        open.text("ROLLBACK").await?;
+    }
     dropper.text("SET lock_timeout = '1 min'").await?;
-    dropper.text("DROP EXTENSION idempotence").await?;
 
-    let late = beginner.error("SELECT FROM idem_record('payments', 'b', '1')").await?;
+    let begin = async || {
+        let beginner = server.connect(DATABASE).await?;
+        let session = beginner.text("SELECT session FROM idem_register()").await?;
+        beginner.text(&format!("BEGIN; SELECT FROM idem_begin('{session}', 1)")).await?;
+        anyhow::Ok((beginner, session))
+    };
+    let (beginner, session) = begin().await?;
+    dropper.text("DROP EXTENSION idempotence").await?;
+    let late = beginner.error(&format!("SELECT FROM idem_record('{session}', 1, '1')")).await?;
     ensure!(late.code().code() == "42883", "a record without the extension: {}", late.code().code());
-    beginner.text("ROLLBACK").await?;
     // The same without a further call: the COMMIT must not succeed.
     dropper.text(&format!("CREATE EXTENSION idempotence; {SESSIONS}")).await?;
-    beginner.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
+    let (beginner, _) = begin().await?;
     dropper.text("DROP EXTENSION idempotence").await?;
     ensure!(beginner.sqlstate("COMMIT").await? == "ID008");
     Ok(())
