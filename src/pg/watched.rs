@@ -1,6 +1,6 @@
 //! Whether tables have changed that are not ours: their shape, or what their names mean. PostgreSQL tells by its
-//! invalidation messages, which a backend takes in at the start of each transaction and with every new lock on a table. Of a
-//! schema that got another name it tells nothing of the tables in it, so each change of a schema counts.
+//! invalidation messages, which a backend takes in at the start of each transaction and with every new lock on a table.
+//! Of a schema that got another name it tells nothing of the tables in it, so each change of a schema counts.
 
 use super::own::Own;
 use pgrx::{pg_guard, pg_sys};

@@ -1,9 +1,10 @@
 //! Waits until nobody can be at work in a session that was dropped or bound to another node.
 //!
 //! Whoever executes a request holds its claim to the end of the transaction, and whoever notes messages in an inbox holds a
-//! lock on the table of outcomes. So this waits for every transaction of the database that holds a claim, or in the case of
-//! an inbox may write outcomes, at the moment of the look. Transactions that come later are not waited for. The name of a claim
-//! does not tell its session; where shared memory does, and it is another one, the claim keeps nobody waiting.
+//! lock on the table of outcomes, as does whoever has begun a request with a key. So this waits for every transaction of
+//! the database that holds a claim, or in the case of an inbox such a lock, at the moment of the look. Transactions that
+//! come later are not waited for. The name of a claim does not tell its session; where shared memory does, and it is
+//! another one, the claim keeps nobody waiting.
 //!
 //! None slips through. The caller has the session's lock, which the transaction that closed the session has given back
 //! after telling all backends. A begin finds the session, takes the claim and then asks whether the session is still there
