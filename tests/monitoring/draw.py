@@ -14,7 +14,7 @@ import time
 
 import matplotlib
 from load import ORDERS, REFUNDS, Load
-from panels import panels
+from panels import expressions, legend, panels
 from stack import RULES, Stack, short_rules
 from watch import DATABASE
 
@@ -86,16 +86,9 @@ class Story:
                 conn.commit()
 
 
-def legend(target, labels):
-    return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), target["legendFormat"])
-
-
 def ask(stack, panel, began, ended):
     """The series of a panel: legend, times in seconds since the beginning, values."""
-    for target in panel["targets"]:
-        text = target["expr"].replace("$__rate_interval", "8s")
-        for variable in ("instance", "datname", "session"):
-            text = text.replace(f"${variable}", ".*")
+    for target, text in expressions(panel):
         for labels, points in stack.query_range(text, began, ended):
             points = [(at - began, value) for at, value in points if value == value]
             if points:

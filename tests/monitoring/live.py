@@ -7,7 +7,7 @@ import time
 import psycopg
 import yaml
 from expected import SERVICES, WAITERS, gauges, nagios_expected
-from load import CREW, PAYMENTS, REFUNDS, REPORTS, Load
+from load import CREW, LINES, PAYMENTS, REFUNDS, REPORTS, Load
 from panels import dashboard, unscraped
 from report import report
 from stack import QUERIES, RULES, Stack, get, parse, series, short_rules, until
@@ -44,6 +44,8 @@ def live(host, superuser, programs):
 
 def healthy_time(check):
     """Twenty seconds in which nothing is wrong, which stand for twenty minutes."""
+    # From here on Prometheus sees each call: both exporters have told of each line.
+    until("the counters are known", lambda: check.stack.query(f"count(idempotence_started_total) == {2 * len(LINES)}"))
     check.load.spawn(check.load.healthy)
     until("the counters have a history", lambda: check.stack.query("idempotence:started:increase15m"))
     deadline = time.monotonic() + 20
