@@ -1903,10 +1903,10 @@ $sweep$;
 /* <begin connected objects> */
 -- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
 
--- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
--- predicate locks, which are in nobody's way.
-CREATE VIEW idempotence.held AS
-SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, COALESCE(p.prepared, a.xact_start) AS since,
+-- Every lock in this database that another backend or a prepared transaction holds or waits for, with whom in words.
+-- Without predicate locks, which are in nobody's way.
+CREATE VIEW idempotence.locks AS
+SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.pid, l.granted, COALESCE(p.prepared, a.xact_start) AS since,
        idempotence.legible(CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
@@ -1914,11 +1914,11 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, COALESC
                     FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN pg_catalog.to_json(a.application_name) END, a.state,
                             CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby' END)) w (words)
                     WHERE w.words OPERATOR(pg_catalog.<>) ''),
-                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END) AS holder
+                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END) AS who
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
+WHERE l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
 
@@ -1927,35 +1927,43 @@ WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NU
 CREATE FUNCTION idempotence.holders(relations oid[], modes text[]) RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $holders$
-  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
-  WHERE h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) ANY (relations)
-    AND (modes IS NULL OR h.mode OPERATOR(pg_catalog.=) ANY (modes))
+  SELECT pg_catalog.string_agg(DISTINCT l.who, ', ') FROM idempotence.locks l
+  WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.relation OPERATOR(pg_catalog.=) ANY (relations)
+    AND (modes IS NULL OR l.mode OPERATOR(pg_catalog.=) ANY (modes))
 $holders$;
 
 CREATE FUNCTION idempotence.advisory_holders(objsubid integer) RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $advisory_holders$
-  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
-  WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
+  SELECT pg_catalog.string_agg(DISTINCT l.who, ', ') FROM idempotence.locks l
+  WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them.
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them. A command that
+-- waits for such a lock holds up all that come after it as well: it is told with the oldest transaction that it waits for.
 CREATE VIEW idempotence.locked AS
-SELECT h.relation, h.holder, h.since,
-       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
-        WHERE w.relation OPERATOR(pg_catalog.=) h.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database) AS waiters
-FROM idempotence.held h
+SELECT l.since, w.waiters,
+       pg_catalog.format('table %s is %s %s%s', l.relation::pg_catalog.regclass, CASE WHEN l.granted THEN 'locked: held by' ELSE 'about to be locked: waited for by' END, l.who,
+                         '; behind ' OPERATOR(pg_catalog.||) (SELECT h.who FROM idempotence.locks h
+                                                              WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
+                                                                AND COALESCE(h.pid, 0) OPERATOR(pg_catalog.=) ANY (b.pids)
+                                                              ORDER BY h.since LIMIT 1)) AS told
+FROM idempotence.locks l
 JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
       WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
-        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) h.relation
-WHERE h.locktype OPERATOR(pg_catalog.=) 'relation'
-  AND h.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
+        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
+CROSS JOIN LATERAL (SELECT CASE WHEN NOT l.granted THEN pg_catalog.pg_blocking_pids(l.pid) END AS pids OFFSET 0) b
+CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS waiters FROM pg_catalog.pg_locks w
+                    WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database
+                      AND w.pid IS DISTINCT FROM l.pid) w
+WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
+  AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
 
 -- The same in words.
 CREATE FUNCTION idempotence.locked_by() RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $locked_by$
-  SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', l.relation::pg_catalog.regclass, l.holder), '; ' ORDER BY l.since) FROM idempotence.locked l
+  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.since) FROM idempotence.locked l
 $locked_by$;
 /* </end connected objects> */
 
@@ -2429,7 +2437,7 @@ SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 W
             WHEN u.disabled THEN 'Changes of the table by hand, and what a restore brings, go unnoticed. A superuser: ALTER TABLE ... ENABLE TRIGGER ALL.'
             WHEN u.told IS NOT NULL
             THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
-            ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
+            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
 FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged,
              pg_catalog.bool_and(t.told OPERATOR(pg_catalog.=) 'has a trigger that is disabled') AS disabled
       FROM (SELECT n.name,
@@ -2447,7 +2455,7 @@ FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', 
                                 FROM pg_catalog.pg_attribute a
                                 WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped) a) t
       WHERE t.told IS NOT NULL) u
-CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s%s', h.relation::pg_catalog.regclass, h.holder,
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told,
                      CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
                    pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
             FROM idempotence.locked h
@@ -3474,19 +3482,20 @@ COMMENT ON COLUMN idempotence.prepared.gid IS 'what COMMIT PREPARED calls it';
 COMMENT ON COLUMN idempotence.prepared.prepared IS 'since when';
 COMMENT ON COLUMN idempotence.prepared.owner IS 'the role that prepared it';
 
-COMMENT ON VIEW idempotence.held IS 'internal to segments: the locks that others hold in this database';
-COMMENT ON COLUMN idempotence.held.locktype IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.held.relation IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.held.objsubid IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.held.mode IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.held.virtualtransaction IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.held.since IS 'since when its transaction is open, or prepared';
-COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
-COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers';
-COMMENT ON COLUMN idempotence.locked.relation IS 'the table';
-COMMENT ON COLUMN idempotence.locked.holder IS 'who has locked it, in words';
+COMMENT ON VIEW idempotence.locks IS 'internal to segments: the locks that others hold or wait for in this database';
+COMMENT ON COLUMN idempotence.locks.locktype IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.relation IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.objsubid IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.mode IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.virtualtransaction IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.pid IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.granted IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.since IS 'since when its transaction is open, or prepared';
+COMMENT ON COLUMN idempotence.locks.who IS 'who holds it or waits for it, in words';
+COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers, or about to be';
 COMMENT ON COLUMN idempotence.locked.since IS 'since when that transaction is open, or prepared';
-COMMENT ON COLUMN idempotence.locked.waiters IS 'how many wait for the table';
+COMMENT ON COLUMN idempotence.locked.told IS 'which table, and who has locked it or waits to lock it, in words';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many others wait for the table';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';

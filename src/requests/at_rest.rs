@@ -90,8 +90,8 @@ fn in_words(holders: &[(String, i32)]) -> Result<String, Error> {
         });
     }
     let transactions: Vec<String> = holders.iter().map(|(transaction, _)| transaction.clone()).collect();
-    let query = "SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
-         WHERE h.virtualtransaction OPERATOR(pg_catalog.=) ANY ($1)";
+    let query = "SELECT pg_catalog.string_agg(DISTINCT l.who, ', ') FROM idempotence.locks l
+         WHERE l.virtualtransaction OPERATOR(pg_catalog.=) ANY ($1)";
     let words = sql::column::<String>(query, &[transactions.into()])?.pop();
     Ok(words.unwrap_or_else(|| NOBODY.into()))
 }

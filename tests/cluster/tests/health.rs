@@ -13,6 +13,7 @@ on_each_version!(in locks:
     whoever_holds_up_the_holders_is_named,
     deadlocks_are_counted,
     a_locked_table_is_told_of,
+    a_lock_that_is_waited_for_is_told_of,
 );
 
 on_each_version!(in server:

@@ -151,7 +151,7 @@ END
 $$;
 SELECT role, p.* FROM unnest('{owner,other,borrower,stranger,monitor,admin}'::text[]) role, regress_own_parts(role) p;
 SELECT relation, role, regress_message('SET LOCAL ROLE regress_own_' || role || '; SELECT FROM ' || relation)
-FROM unnest('{idempotence.session_live,idempotence.lease,idempotence.checkpoint,idempotence.reply,idempotence.held,idempotence.health}'::text[]) relation, unnest('{owner,monitor}'::text[]) role;
+FROM unnest('{idempotence.session_live,idempotence.lease,idempotence.checkpoint,idempotence.reply,idempotence.locks,idempotence.health}'::text[]) relation, unnest('{owner,monitor}'::text[]) role;
 -- a function that costs little, and tells what it was given, is given no more either, in the views of the future too; nor
 -- does an error tell more
 SET ROLE regress_own_other;

@@ -148,7 +148,7 @@ INSERT INTO idempotence.outcome_2 SELECT * FROM idempotence.outcome_1 WHERE fals
 PREPARE TRANSACTION 'regress_sweep';
 SET ROLE regress_sweep_monitor;
 EXECUTE sweep_held;
-SELECT regress_message($$TABLE idempotence.held$$);
+SELECT regress_message($$TABLE idempotence.locks$$);
 RESET ROLE;
 COMMIT PREPARED 'regress_sweep';
 DEALLOCATE sweep_held;

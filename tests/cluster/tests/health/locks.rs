@@ -316,3 +316,39 @@ pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
     ensure!(watch.text("SELECT idem_ready()").await? == "t");
     Ok(())
 }
+
+// Goal: a command that waits for a lock of a table is named while calls wait behind it, with the transaction that it waits
+// for, and a single command without anybody behind it is no error.
+// Method: VACUUM FULL of the segment, behind a begun request whose client idles. A payment comes after it, and gets through
+// when the command ends, which is what the hint says.
+pub async fn a_lock_that_is_waited_for_is_told_of(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database("shop")?;
+    server.psql("shop", "SELECT idem_create_session('payments'); CALL idem_sweep()")?;
+    let watch = server.connect("shop").await?;
+    let idle = server.connect("shop").await?;
+    idle.text("BEGIN; SELECT status FROM idem_begin('payments', 'order-17')").await?;
+    let vacuum = server.connect("shop").await?;
+    let (idle_pid, vacuum_pid) = (idle.pid().await?, vacuum.pid().await?);
+    let vacuum = tokio::spawn(async move { vacuum.text("VACUUM FULL idempotence.outcome_0").await });
+    server.wait_for("shop", "SELECT count(*) FROM pg_locks WHERE NOT granted", "1").await?;
+    let told = format!(
+        "table idempotence.outcome_0 is about to be locked: waited for by process {vacuum_pid} (%; behind process {idle_pid} (%idle in transaction)%"
+    );
+    // It may be over soon.
+    ensure!(watch.text("SELECT level FROM idempotence.check_tables").await? == "0");
+    let pay = server.connect("shop").await?;
+    let pay =
+        tokio::spawn(async move { pay.text("SELECT status FROM idem_run('payments', 'order-18', 'SELECT 1')").await });
+    server.wait_for("shop", "SELECT count(*) FROM pg_locks WHERE NOT granted", "2").await?;
+    let row =
+        format!("SELECT level, detail LIKE '{told}; 1 wait for it%' FROM idempotence.health WHERE name = 'tables'");
+    server.wait_for("shop", &row, "2|t").await?;
+    let refused = locker_told(&watch).await?;
+    ensure!(refused.contains(&format!("waited for by process {vacuum_pid} (")), "idem_explain says {refused}");
+    watch.text(&format!("SELECT pg_terminate_backend({vacuum_pid})")).await?;
+    ensure!(vacuum.await?.is_err());
+    ensure!(pay.await?? == "succeeded");
+    ensure!(watch.text("SELECT level FROM idempotence.health WHERE name = 'tables'").await? == "0");
+    idle.text("ROLLBACK").await.map(drop)
+}
