@@ -258,7 +258,7 @@ CROSS JOIN LATERAL (SELECT pg_catalog.format('%s: %s',
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
 -- The tables that calls need: whether they have the extension's columns and no others, and whether somebody has locked one
--- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
+-- against writers, or waits to. A lock for moments, as a step of the sweep takes it, is passed by.
 CREATE VIEW idempotence.check_tables AS
 SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 WHEN u.told IS NOT NULL OR l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
        COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables are as the extension has made them, and nobody has locked one') AS detail,
@@ -284,8 +284,8 @@ FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', 
                                 FROM pg_catalog.pg_attribute a
                                 WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped) a) t
       WHERE t.told IS NOT NULL) u
-CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told,
-                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told, ', behind ' OPERATOR(pg_catalog.||) h.behind,
+                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for the table', h.waiters) END), '; ' ORDER BY h.waiters DESC, h.since) AS told,
                    pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
             FROM idempotence.locked h
             WHERE COALESCE(h.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 seconds'::pg_catalog.interval), h.waiters OPERATOR(pg_catalog.>) 0)) l;

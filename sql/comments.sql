@@ -234,7 +234,7 @@ COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes t
 COMMENT ON FUNCTION idempotence.unswept() IS 'internal to health: why journals cannot be swept';
 COMMENT ON FUNCTION idempotence.legible(text) IS 'a text with the names of users in it, such that it fools no reader';
 COMMENT ON FUNCTION idempotence.table_columns() IS 'for the view health: the tables that requests need, and with how many columns they were made';
-COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension, in words; null: nobody';
+COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension or waits to, in words; null: nobody';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
@@ -307,14 +307,15 @@ COMMENT ON COLUMN idempotence.locks.relation IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.objsubid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.mode IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.virtualtransaction IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.locks.pid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.granted IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.waitstart IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.since IS 'since when its transaction is open, or prepared';
 COMMENT ON COLUMN idempotence.locks.who IS 'who holds it or waits for it, in words';
 COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers, or about to be';
-COMMENT ON COLUMN idempotence.locked.since IS 'since when that transaction is open, or prepared';
+COMMENT ON COLUMN idempotence.locked.since IS 'since when the transaction that locks it is open or prepared, or has waited to lock it';
 COMMENT ON COLUMN idempotence.locked.told IS 'which table, and who has locked it or waits to lock it, in words';
-COMMENT ON COLUMN idempotence.locked.waiters IS 'how many others wait for the table';
+COMMENT ON COLUMN idempotence.locked.behind IS 'for which transaction it waits, in words';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many calls wait for the table';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';

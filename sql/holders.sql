@@ -1,9 +1,10 @@
--- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
+-- Who holds locks of this extension and of its tables, or waits for them, in words. The ring, the sweep and the checks of health name them.
 
 -- Every lock in this database that another backend or a prepared transaction holds or waits for, with whom in words.
 -- Without predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.locks AS
-SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.pid, l.granted, COALESCE(p.prepared, a.xact_start) AS since,
+SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.granted, l.waitstart,
+       COALESCE(p.prepared, a.xact_start) AS since,
        idempotence.legible(CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
@@ -36,29 +37,35 @@ AS $advisory_holders$
   WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them. A command that
--- waits for such a lock holds up all that come after it as well: it is told with the oldest transaction that it waits for.
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many calls wait for them. Calls queue
+-- behind a command that waits for such a lock, too: the first of these commands is told, with the oldest transaction that it
+-- waits for.
 CREATE VIEW idempotence.locked AS
-SELECT l.since, w.waiters,
-       pg_catalog.format('table %s is %s %s%s', l.relation::pg_catalog.regclass, CASE WHEN l.granted THEN 'locked: held by' ELSE 'about to be locked: waited for by' END, l.who,
-                         '; behind ' OPERATOR(pg_catalog.||) (SELECT h.who FROM idempotence.locks h
-                                                              WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
-                                                                AND COALESCE(h.pid, 0) OPERATOR(pg_catalog.=) ANY (b.pids)
-                                                              ORDER BY h.since LIMIT 1)) AS told
-FROM idempotence.locks l
-JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
-      WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
-        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
-CROSS JOIN LATERAL (SELECT CASE WHEN NOT l.granted THEN pg_catalog.pg_blocking_pids(l.pid) END AS pids OFFSET 0) b
-CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS waiters FROM pg_catalog.pg_locks w
-                    WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database
-                      AND w.pid IS DISTINCT FROM l.pid) w
-WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
-  AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
+SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.clock_timestamp()) END AS since,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
+        WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) l.database
+          AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) AS waiters,
+       pg_catalog.format(CASE WHEN l.granted THEN 'table %s is locked: held by %s' ELSE 'table %s is about to be locked by %s' END,
+                         l.relation::pg_catalog.regclass, l.who) AS told,
+       CASE WHEN NOT l.granted
+            THEN (SELECT h.who FROM idempotence.locks h
+                  WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
+                    AND h.virtualtransaction OPERATOR(pg_catalog.<>) l.virtualtransaction
+                    AND (l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' OR h.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock}'::pg_catalog.text[]))
+                  ORDER BY h.since LIMIT 1) END AS behind
+FROM (SELECT l.*, c.database, pg_catalog.bool_or(l.granted) OVER (PARTITION BY l.relation) AS is_locked,
+             pg_catalog.row_number() OVER (PARTITION BY l.relation ORDER BY l.waitstart) AS place
+      FROM idempotence.locks l
+      JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
+            WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
+              AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
+      WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
+        AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])) l
+WHERE CASE WHEN l.is_locked THEN l.granted ELSE l.place OPERATOR(pg_catalog.=) 1 END;
 
--- The same in words.
+-- The same in words. Anybody may ask, so it does not tell who else is at work.
 CREATE FUNCTION idempotence.locked_by() RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $locked_by$
-  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.since) FROM idempotence.locked l
+  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.waiters DESC, l.since) FROM idempotence.locked l
 $locked_by$;

@@ -1901,12 +1901,13 @@ $sweep$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
+-- Who holds locks of this extension and of its tables, or waits for them, in words. The ring, the sweep and the checks of health name them.
 
 -- Every lock in this database that another backend or a prepared transaction holds or waits for, with whom in words.
 -- Without predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.locks AS
-SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.pid, l.granted, COALESCE(p.prepared, a.xact_start) AS since,
+SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.granted, l.waitstart,
+       COALESCE(p.prepared, a.xact_start) AS since,
        idempotence.legible(CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
@@ -1939,31 +1940,37 @@ AS $advisory_holders$
   WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them. A command that
--- waits for such a lock holds up all that come after it as well: it is told with the oldest transaction that it waits for.
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many calls wait for them. Calls queue
+-- behind a command that waits for such a lock, too: the first of these commands is told, with the oldest transaction that it
+-- waits for.
 CREATE VIEW idempotence.locked AS
-SELECT l.since, w.waiters,
-       pg_catalog.format('table %s is %s %s%s', l.relation::pg_catalog.regclass, CASE WHEN l.granted THEN 'locked: held by' ELSE 'about to be locked: waited for by' END, l.who,
-                         '; behind ' OPERATOR(pg_catalog.||) (SELECT h.who FROM idempotence.locks h
-                                                              WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
-                                                                AND COALESCE(h.pid, 0) OPERATOR(pg_catalog.=) ANY (b.pids)
-                                                              ORDER BY h.since LIMIT 1)) AS told
-FROM idempotence.locks l
-JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
-      WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
-        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
-CROSS JOIN LATERAL (SELECT CASE WHEN NOT l.granted THEN pg_catalog.pg_blocking_pids(l.pid) END AS pids OFFSET 0) b
-CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS waiters FROM pg_catalog.pg_locks w
-                    WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database
-                      AND w.pid IS DISTINCT FROM l.pid) w
-WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
-  AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
+SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.clock_timestamp()) END AS since,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
+        WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) l.database
+          AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) AS waiters,
+       pg_catalog.format(CASE WHEN l.granted THEN 'table %s is locked: held by %s' ELSE 'table %s is about to be locked by %s' END,
+                         l.relation::pg_catalog.regclass, l.who) AS told,
+       CASE WHEN NOT l.granted
+            THEN (SELECT h.who FROM idempotence.locks h
+                  WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
+                    AND h.virtualtransaction OPERATOR(pg_catalog.<>) l.virtualtransaction
+                    AND (l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' OR h.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock}'::pg_catalog.text[]))
+                  ORDER BY h.since LIMIT 1) END AS behind
+FROM (SELECT l.*, c.database, pg_catalog.bool_or(l.granted) OVER (PARTITION BY l.relation) AS is_locked,
+             pg_catalog.row_number() OVER (PARTITION BY l.relation ORDER BY l.waitstart) AS place
+      FROM idempotence.locks l
+      JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
+            WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
+              AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
+      WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
+        AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])) l
+WHERE CASE WHEN l.is_locked THEN l.granted ELSE l.place OPERATOR(pg_catalog.=) 1 END;
 
--- The same in words.
+-- The same in words. Anybody may ask, so it does not tell who else is at work.
 CREATE FUNCTION idempotence.locked_by() RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $locked_by$
-  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.since) FROM idempotence.locked l
+  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.waiters DESC, l.since) FROM idempotence.locked l
 $locked_by$;
 /* </end connected objects> */
 
@@ -2429,7 +2436,7 @@ CROSS JOIN LATERAL (SELECT pg_catalog.format('%s: %s',
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
 -- The tables that calls need: whether they have the extension's columns and no others, and whether somebody has locked one
--- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
+-- against writers, or waits to. A lock for moments, as a step of the sweep takes it, is passed by.
 CREATE VIEW idempotence.check_tables AS
 SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 WHEN u.told IS NOT NULL OR l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
        COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables are as the extension has made them, and nobody has locked one') AS detail,
@@ -2455,8 +2462,8 @@ FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', 
                                 FROM pg_catalog.pg_attribute a
                                 WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped) a) t
       WHERE t.told IS NOT NULL) u
-CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told,
-                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told, ', behind ' OPERATOR(pg_catalog.||) h.behind,
+                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for the table', h.waiters) END), '; ' ORDER BY h.waiters DESC, h.since) AS told,
                    pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
             FROM idempotence.locked h
             WHERE COALESCE(h.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 seconds'::pg_catalog.interval), h.waiters OPERATOR(pg_catalog.>) 0)) l;
@@ -3415,7 +3422,7 @@ COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes t
 COMMENT ON FUNCTION idempotence.unswept() IS 'internal to health: why journals cannot be swept';
 COMMENT ON FUNCTION idempotence.legible(text) IS 'a text with the names of users in it, such that it fools no reader';
 COMMENT ON FUNCTION idempotence.table_columns() IS 'for the view health: the tables that requests need, and with how many columns they were made';
-COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension, in words; null: nobody';
+COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension or waits to, in words; null: nobody';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
@@ -3488,14 +3495,15 @@ COMMENT ON COLUMN idempotence.locks.relation IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.objsubid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.mode IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.virtualtransaction IS 'as in pg_locks';
-COMMENT ON COLUMN idempotence.locks.pid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.granted IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.locks.waitstart IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.locks.since IS 'since when its transaction is open, or prepared';
 COMMENT ON COLUMN idempotence.locks.who IS 'who holds it or waits for it, in words';
 COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers, or about to be';
-COMMENT ON COLUMN idempotence.locked.since IS 'since when that transaction is open, or prepared';
+COMMENT ON COLUMN idempotence.locked.since IS 'since when the transaction that locks it is open or prepared, or has waited to lock it';
 COMMENT ON COLUMN idempotence.locked.told IS 'which table, and who has locked it or waits to lock it, in words';
-COMMENT ON COLUMN idempotence.locked.waiters IS 'how many others wait for the table';
+COMMENT ON COLUMN idempotence.locked.behind IS 'for which transaction it waits, in words';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many calls wait for the table';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';

@@ -1,4 +1,4 @@
-//! Who has locked our tables against writers, in words.
+//! Who has locked our tables against writers, or waits to, in words.
 
 use crate::error::Error;
 use pgrx::spi::Spi;

@@ -8,7 +8,6 @@ die and are dealt with. What is drawn is what Prometheus answers to the queries 
 
 import io
 import pathlib
-import re
 import sys
 import time
 

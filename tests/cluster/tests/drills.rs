@@ -343,7 +343,7 @@ async fn somebody_has_locked_a_table(version: Version) -> Result<()> {
         tokio::spawn(async move { app.text("SELECT status FROM idem_run('payments', 'order-18', 'SELECT 1')").await });
     server.wait_for(DATABASE, "SELECT count(*) FROM pg_locks WHERE NOT granted", "1").await?;
     let critical = format!(
-        "SELECT level, detail LIKE '%table idempotence.outcome_{current} is locked: held by process {pid} (%\"desk 3\", idle in transaction)%1 wait for it%'
+        "SELECT level, detail LIKE '%table idempotence.outcome_{current} is locked: held by process {pid} (%\"desk 3\", idle in transaction)%1 wait for the table%'
          FROM idempotence.health WHERE name = 'tables'"
     );
     server.wait_for(DATABASE, &critical, "2|t").await?;
