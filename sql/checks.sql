@@ -266,7 +266,7 @@ SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 W
             WHEN u.disabled THEN 'Changes of the table by hand, and what a restore brings, go unnoticed. A superuser: ALTER TABLE ... ENABLE TRIGGER ALL.'
             WHEN u.told IS NOT NULL
             THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
-            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
+            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED. Or end what it is behind, and it goes on. docs/operations.md, Somebody has locked a table.' END AS hint
 FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged,
              pg_catalog.bool_and(t.told OPERATOR(pg_catalog.=) 'has a trigger that is disabled') AS disabled
       FROM (SELECT n.name,

@@ -1913,7 +1913,8 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.grant
             ELSE pg_catalog.concat('process ', l.pid,
                    (SELECT pg_catalog.concat(' (', w.words, ')')
                     FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN pg_catalog.to_json(a.application_name) END, a.state,
-                            CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby' END)) w (words)
+                            CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby'
+                                 WHEN a.wait_event_type OPERATOR(pg_catalog.=) 'Lock' THEN 'waits for a lock' END)) w (words)
                     WHERE w.words OPERATOR(pg_catalog.<>) ''),
                    ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END) AS who
 FROM pg_catalog.pg_locks l
@@ -1940,31 +1941,37 @@ AS $advisory_holders$
   WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- Which tables of ours are locked against writers, by whom, since when at most, and how many calls wait for them. Calls queue
--- behind a command that waits for such a lock, too: the first of these commands is told, with the oldest transaction that it
--- waits for.
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many calls wait for them. A lock on
+-- an index, or on what keeps a table's large values, is one on the table. Calls queue behind a command that waits for such a
+-- lock, too: the first of these commands is told, with the oldest transaction that it waits for. No call needs audit or sweep.
 CREATE VIEW idempotence.locked AS
+WITH part (relation, of_table, database, is_needed) AS (
+  SELECT p.relation, t.oid::pg_catalog.regclass, d.oid, t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[])
+  FROM pg_catalog.pg_class t
+  CROSS JOIN LATERAL (SELECT t.oid UNION ALL SELECT t.reltoastrelid
+                      UNION ALL SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) t.oid) p (relation)
+  JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+  WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r')
 SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.clock_timestamp()) END AS since,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
-        WHERE w.relation OPERATOR(pg_catalog.=) l.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) l.database
+        JOIN part p ON p.relation OPERATOR(pg_catalog.=) w.relation AND p.database OPERATOR(pg_catalog.=) w.database
+        WHERE p.of_table OPERATOR(pg_catalog.=) l.of_table AND p.is_needed AND NOT w.granted
           AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) AS waiters,
        pg_catalog.format(CASE WHEN l.granted THEN 'table %s is locked: held by %s' ELSE 'table %s is about to be locked by %s' END,
-                         l.relation::pg_catalog.regclass, l.who) AS told,
+                         l.of_table, l.who) AS told,
        CASE WHEN NOT l.granted
             THEN (SELECT h.who FROM idempotence.locks h
                   WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
                     AND h.virtualtransaction OPERATOR(pg_catalog.<>) l.virtualtransaction
                     AND (l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' OR h.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock}'::pg_catalog.text[]))
                   ORDER BY h.since LIMIT 1) END AS behind
-FROM (SELECT l.*, c.database, pg_catalog.bool_or(l.granted) OVER (PARTITION BY l.relation) AS is_locked,
-             pg_catalog.row_number() OVER (PARTITION BY l.relation ORDER BY l.waitstart) AS place
+FROM (SELECT l.*, p.of_table, pg_catalog.bool_or(l.granted) OVER (PARTITION BY p.of_table) AS is_locked,
+             pg_catalog.row_number() OVER (PARTITION BY p.of_table, CASE WHEN l.granted THEN l.virtualtransaction END ORDER BY l.waitstart) AS place
       FROM idempotence.locks l
-      JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
-            WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
-              AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) l.relation
+      JOIN part p ON p.relation OPERATOR(pg_catalog.=) l.relation
       WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
         AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])) l
-WHERE CASE WHEN l.is_locked THEN l.granted ELSE l.place OPERATOR(pg_catalog.=) 1 END;
+WHERE l.place OPERATOR(pg_catalog.=) 1 AND (l.granted OR NOT l.is_locked);
 
 -- The same in words. Anybody may ask, so it does not tell who else is at work.
 CREATE FUNCTION idempotence.locked_by() RETURNS text
@@ -2444,7 +2451,7 @@ SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 W
             WHEN u.disabled THEN 'Changes of the table by hand, and what a restore brings, go unnoticed. A superuser: ALTER TABLE ... ENABLE TRIGGER ALL.'
             WHEN u.told IS NOT NULL
             THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
-            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
+            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED. Or end what it is behind, and it goes on. docs/operations.md, Somebody has locked a table.' END AS hint
 FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged,
              pg_catalog.bool_and(t.told OPERATOR(pg_catalog.=) 'has a trigger that is disabled') AS disabled
       FROM (SELECT n.name,

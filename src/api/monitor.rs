@@ -18,9 +18,6 @@ use pgrx::datum::{IntoDatum, Uuid};
 use pgrx::{default, pg_extern, pg_sys};
 use std::borrow::Cow;
 
-/// How long to wait for a table of ours that somebody has locked.
-const LOCKED_AT_MOST_US: i64 = 1_000_000;
-
 by_key! {
     "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
     fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Result<Jsonb> {
@@ -28,7 +25,7 @@ by_key! {
         let (session, request) = (required("session", session)?, required("request", request)?);
         let look = || explain::explain(session, &request, stream);
         // A table that somebody has locked is what whoever asks here has to know of.
-        let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
+        let told = pg::bounded(Some(locked::AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
         pg::check_memory()?;
         Ok(Jsonb::of_text(&told))
     }

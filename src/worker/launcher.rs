@@ -342,7 +342,7 @@ impl Database {
             *logged = true;
             pg::log_line(
                 &format!("idempotence, database \"{}\": {said}", self.name),
-                "What has expired or ended takes space until then; nothing else is wrong.",
+                "What has expired or ended takes space until then.",
                 "It goes on by itself once what holds it has ended. SELECT * FROM idempotence.health tells how it stands.",
             );
         }

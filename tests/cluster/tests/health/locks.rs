@@ -307,6 +307,20 @@ pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
         ensure!(watch.text(bad).await? == "0", "{table}");
         ensure!(watch.text("SELECT idem_ready()").await? == "t", "{table}");
     }
+    // What belongs to a table, and is locked without it.
+    let toast = watch
+        .text("SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'idempotence.outcome_0'::regclass")
+        .await?;
+    for part in ["INDEX idempotence.outcome_0_pkey", &format!("TABLE {toast}")] {
+        locker.text(&format!("BEGIN; REINDEX {part}")).await?;
+        let locked = format!("table idempotence.outcome_0 is locked: held by process {} (", locker.pid().await?);
+        let told = watch.text("SELECT idempotence.locked_by()").await?;
+        ensure!(told.matches(&locked).count() == 1, "{part}: {told}");
+        locker.text("ROLLBACK").await?;
+    }
+    locker.text("BEGIN; LOCK TABLE idempotence.segment, idempotence.outcome_0; DROP EXTENSION idempotence").await?;
+    locker_told(&watch).await?;
+    locker.text("ROLLBACK").await?;
     // As CREATE INDEX does: nothing can be recorded then, but only in the current segment.
     for (table, ready) in [("outcome_0", "f"), ("outcome_1", "t")] {
         locker.text(&format!("BEGIN; LOCK TABLE idempotence.{table} IN SHARE MODE")).await?;
