@@ -266,7 +266,7 @@ SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 W
             WHEN u.disabled THEN 'Changes of the table by hand, and what a restore brings, go unnoticed. A superuser: ALTER TABLE ... ENABLE TRIGGER ALL.'
             WHEN u.told IS NOT NULL
             THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
-            ELSE 'Calls that need the table wait for the end of the transaction that is named first: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED. Or end what it is behind, and it goes on. docs/operations.md, Somebody has locked a table.' END AS hint
+            ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED; or end what it is behind. Then look again. docs/operations.md, Somebody has locked a table.' END AS hint
 FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged,
              pg_catalog.bool_and(t.told OPERATOR(pg_catalog.=) 'has a trigger that is disabled') AS disabled
       FROM (SELECT n.name,
@@ -285,7 +285,7 @@ FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', 
                                 WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped) a) t
       WHERE t.told IS NOT NULL) u
 CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.concat(h.told, ', behind ' OPERATOR(pg_catalog.||) h.behind,
-                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for the table', h.waiters) END), '; ' ORDER BY h.waiters DESC, h.since) AS told,
+                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for the table', h.waiters) END), '; ' ORDER BY h.waiters DESC NULLS LAST, h.since) AS told,
                    pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
             FROM idempotence.locked h
             WHERE COALESCE(h.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 seconds'::pg_catalog.interval), h.waiters OPERATOR(pg_catalog.>) 0)) l;

@@ -314,8 +314,8 @@ COMMENT ON COLUMN idempotence.locks.who IS 'who holds it or waits for it, in wor
 COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers, or about to be';
 COMMENT ON COLUMN idempotence.locked.since IS 'since when the transaction that locks it is open or prepared, or has waited to lock it';
 COMMENT ON COLUMN idempotence.locked.told IS 'which table, and who has locked it or waits to lock it, in words';
-COMMENT ON COLUMN idempotence.locked.behind IS 'for which transaction it waits, in words';
-COMMENT ON COLUMN idempotence.locked.waiters IS 'how many calls wait for the table';
+COMMENT ON COLUMN idempotence.locked.behind IS 'for whom that transaction waits itself, in words';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many calls wait for the table, null: none needs it';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';

@@ -1,7 +1,7 @@
 -- Who holds locks of this extension and of its tables, or waits for them, in words. The ring, the sweep and the checks of health name them.
 
 -- Every lock in this database that another backend or a prepared transaction holds or waits for, with whom in words.
--- Without predicate locks, which are in nobody's way.
+-- Without predicate locks, which are in nobody's way, and parallel workers, whose leader has their locks, too.
 CREATE VIEW idempotence.locks AS
 SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.granted, l.waitstart,
        COALESCE(p.prepared, a.xact_start) AS since,
@@ -17,7 +17,7 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.grant
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-WHERE l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
+WHERE l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND a.leader_pid IS NULL AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
 
@@ -38,9 +38,10 @@ AS $advisory_holders$
   WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- Which tables of ours are locked against writers, by whom, since when at most, and how many calls wait for them. A lock on
--- an index, or on what keeps a table's large values, is one on the table. Calls queue behind a command that waits for such a
--- lock, too: the first of these commands is told, with the oldest transaction that it waits for. No call needs audit or sweep.
+-- Which tables of ours are locked against writers, by whom, since when at most, how many calls wait for them (NULL: none
+-- needs the table), and for whom such a command waits itself, of several for the oldest. A lock on an index, or on what keeps
+-- a table's large values, is one on the table. Calls queue behind a command that waits for such a lock, too: where nobody has
+-- one, the first of these commands is told.
 CREATE VIEW idempotence.locked AS
 WITH part (relation, of_table, database, is_needed) AS (
   SELECT p.relation, t.oid::pg_catalog.regclass, d.oid, t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[])
@@ -50,19 +51,22 @@ WITH part (relation, of_table, database, is_needed) AS (
   JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
   WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r')
 SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.clock_timestamp()) END AS since,
-       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
-        JOIN part p ON p.relation OPERATOR(pg_catalog.=) w.relation AND p.database OPERATOR(pg_catalog.=) w.database
-        WHERE p.of_table OPERATOR(pg_catalog.=) l.of_table AND p.is_needed AND NOT w.granted
-          AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) AS waiters,
+       CASE WHEN l.is_needed
+            THEN (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
+                  JOIN part p ON p.relation OPERATOR(pg_catalog.=) w.relation AND p.database OPERATOR(pg_catalog.=) w.database
+                  WHERE p.of_table OPERATOR(pg_catalog.=) l.of_table AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND NOT w.granted
+                    AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) END AS waiters,
        pg_catalog.format(CASE WHEN l.granted THEN 'table %s is locked: held by %s' ELSE 'table %s is about to be locked by %s' END,
                          l.of_table, l.who) AS told,
-       CASE WHEN NOT l.granted
-            THEN (SELECT h.who FROM idempotence.locks h
-                  WHERE h.granted AND h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) l.relation
-                    AND h.virtualtransaction OPERATOR(pg_catalog.<>) l.virtualtransaction
-                    AND (l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' OR h.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock}'::pg_catalog.text[]))
-                  ORDER BY h.since LIMIT 1) END AS behind
-FROM (SELECT l.*, p.of_table, pg_catalog.bool_or(l.granted) OVER (PARTITION BY p.of_table) AS is_locked,
+       (SELECT h.who FROM idempotence.locks w
+        JOIN idempotence.locks h ON h.granted AND h.locktype OPERATOR(pg_catalog.=) w.locktype AND h.relation OPERATOR(pg_catalog.=) w.relation
+                                AND h.virtualtransaction OPERATOR(pg_catalog.<>) w.virtualtransaction
+        WHERE w.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND NOT w.granted
+          AND CASE h.mode WHEN 'AccessShareLock' THEN w.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
+                          WHEN 'RowShareLock' THEN w.mode OPERATOR(pg_catalog.=) ANY ('{ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])
+                          ELSE true END
+        ORDER BY h.since LIMIT 1) AS behind
+FROM (SELECT l.*, p.of_table, p.is_needed, pg_catalog.bool_or(l.granted) OVER (PARTITION BY p.of_table) AS is_locked,
              pg_catalog.row_number() OVER (PARTITION BY p.of_table, CASE WHEN l.granted THEN l.virtualtransaction END ORDER BY l.waitstart) AS place
       FROM idempotence.locks l
       JOIN part p ON p.relation OPERATOR(pg_catalog.=) l.relation
@@ -74,5 +78,5 @@ WHERE l.place OPERATOR(pg_catalog.=) 1 AND (l.granted OR NOT l.is_locked);
 CREATE FUNCTION idempotence.locked_by() RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $locked_by$
-  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.waiters DESC, l.since) FROM idempotence.locked l
+  SELECT pg_catalog.string_agg(l.told, '; ' ORDER BY l.waiters DESC NULLS LAST, l.since) FROM idempotence.locked l
 $locked_by$;

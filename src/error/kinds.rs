@@ -467,7 +467,7 @@ errors! {
         Standard(ERRCODE_LOCK_NOT_AVAILABLE),
         "a table of the extension is locked",
         "Found: {by}.",
-        "Every call that needs the table waits for the end of the transaction that is named first: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED.";
+        "Every call that needs the table waits for the end of that transaction: pg_terminate_backend() ends it, or COMMIT PREPARED or ROLLBACK PREPARED.";
 
     /// `what` is in another transaction's hands.
     WaitRanOut { what: String, hint: &'static str } =>

@@ -318,6 +318,11 @@ pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
         ensure!(told.matches(&locked).count() == 1, "{part}: {told}");
         locker.text("ROLLBACK").await?;
     }
+    // No call needs the first of them.
+    locker.text("BEGIN; LOCK TABLE idempotence.audit, idempotence.session").await?;
+    let told = locker_told(&watch).await?;
+    ensure!(told.starts_with("Found: table idempotence.session is locked: held by process"), "{told}");
+    locker.text("ROLLBACK").await?;
     locker.text("BEGIN; LOCK TABLE idempotence.segment, idempotence.outcome_0; DROP EXTENSION idempotence").await?;
     locker_told(&watch).await?;
     locker.text("ROLLBACK").await?;
@@ -378,7 +383,22 @@ pub async fn a_lock_that_is_waited_for_is_told_of(version: Version) -> Result<()
     }
     ensure!(watch.text(&level("tables")).await? == "0");
     reader.text("ROLLBACK").await?;
-    idle.text("ROLLBACK").await.map(drop)
+    idle.text("ROLLBACK").await?;
+    // A command that has one lock and waits for another, and a reader that a weaker lock waits for.
+    for (reading, command) in [
+        ("SELECT FROM idempotence.outcome_0", "REINDEX TABLE idempotence.outcome_0"),
+        ("SELECT FROM idempotence.outcome_0 FOR UPDATE", "BEGIN; LOCK TABLE idempotence.outcome_0 IN EXCLUSIVE MODE"),
+    ] {
+        reader.text(&format!("BEGIN; {reading}")).await?;
+        let connection = server.connect("shop").await?;
+        let command = tokio::spawn(async move { connection.text(command).await });
+        server.wait_for("shop", WAITING, "1").await?;
+        let behind = format!("SELECT behind LIKE 'process {} (%' FROM idempotence.locked", reader.pid().await?);
+        ensure!(watch.text(&behind).await? == "t", "{reading}");
+        reader.text("ROLLBACK").await?;
+        command.await??;
+    }
+    Ok(())
 }
 
 /// How many wait for a lock.
