@@ -1946,8 +1946,9 @@ $advisory_holders$;
 -- a table's large values, is one on the table. Calls queue behind a command that waits for such a lock, too: where nobody has
 -- one, the first of these commands is told.
 CREATE VIEW idempotence.locked AS
-WITH part (relation, of_table, database, is_needed) AS (
-  SELECT p.relation, t.oid::pg_catalog.regclass, d.oid, t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[])
+WITH part AS (
+  SELECT p.relation, t.oid::pg_catalog.regclass AS of_table, d.oid AS database,
+         t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[]) AS is_needed
   FROM pg_catalog.pg_class t
   CROSS JOIN LATERAL (SELECT t.oid UNION ALL SELECT t.reltoastrelid
                       UNION ALL SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) t.oid) p (relation)
@@ -1965,8 +1966,8 @@ SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.cl
         JOIN idempotence.locks h ON h.granted AND h.locktype OPERATOR(pg_catalog.=) w.locktype AND h.relation OPERATOR(pg_catalog.=) w.relation
                                 AND h.virtualtransaction OPERATOR(pg_catalog.<>) w.virtualtransaction
         WHERE w.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND NOT w.granted
-          AND CASE h.mode WHEN 'AccessShareLock' THEN w.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
-                          WHEN 'RowShareLock' THEN w.mode OPERATOR(pg_catalog.=) ANY ('{ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])
+          AND CASE WHEN h.mode OPERATOR(pg_catalog.=) 'AccessShareLock' THEN w.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
+                          WHEN h.mode OPERATOR(pg_catalog.=) 'RowShareLock' THEN w.mode OPERATOR(pg_catalog.=) ANY ('{ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])
                           ELSE true END
         ORDER BY h.since LIMIT 1) AS behind
 FROM (SELECT l.*, p.of_table, p.is_needed, pg_catalog.bool_or(l.granted) OVER (PARTITION BY p.of_table) AS is_locked,

@@ -23,6 +23,11 @@ pub fn start_preloaded(version: Version) -> Result<Cluster> {
     with_database(Cluster::start_preloaded(version)?)
 }
 
+/// Starts a server with the database and with counters. The background worker never visits it.
+pub fn start_unvisited(version: Version) -> Result<Cluster> {
+    start_with(version, &[("shared_preload_libraries", "idempotence"), ("idempotence.databases", "")])
+}
+
 fn with_database(server: Cluster) -> Result<Cluster> {
     server.create_database(DATABASE)?;
     Ok(server)

@@ -26,7 +26,10 @@ on_each_version!(
 const STORM: Duration = Duration::from_secs(5);
 
 async fn start(version: Version) -> Result<(Cluster, Connection, Connection)> {
-    let server = shop::start_preloaded(version)?;
+    warmed(shop::start_preloaded(version)?).await
+}
+
+async fn warmed(server: Cluster) -> Result<(Cluster, Connection, Connection)> {
     let warm = server.connect(DATABASE).await?;
     warm.text("SELECT idem_create_session('s'), idem_create_session('years', ttl => '3650 days')").await?;
     let other = server.connect(DATABASE).await?;
@@ -210,9 +213,7 @@ async fn a_promoted_standby_knows_nothing(version: Version) -> Result<()> {
 // Method: a database is found empty and dropped; another one with its number is made of a template that has a lease and a
 // checkpoint.
 async fn a_database_with_the_number_of_a_dropped_one_is_another(version: Version) -> Result<()> {
-    let server = shop::start_preloaded(version)?;
-    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
-    server.psql("postgres", "SELECT pg_reload_conf()")?;
+    let server = shop::start_unvisited(version)?;
     let dba = server.connect("postgres").await?;
     let session = "SELECT idem_create_session('s'), idem_create_session('years', ttl => '3650 days')";
     for (name, of) in [("template", ""), ("first", "OID = 77777")] {
@@ -367,9 +368,7 @@ async fn a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same(ver
 // Goal: the ring says in a transaction of its own where it turns to, before it turns.
 // Method: the step, one transaction at a time and two at once, on a server whose worker stays away.
 async fn the_ring_announces_where_it_turns_to(version: Version) -> Result<()> {
-    let (server, warm, _other) = start(version).await?;
-    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
-    server.psql("postgres", "SELECT pg_reload_conf()")?;
+    let (server, warm, _other) = warmed(shop::start_unvisited(version)?).await?;
     let dba = server.connect(DATABASE).await?;
     dba.text("CALL idem_sweep()").await?;
     warm.execute("s", "k", "1").await?;
@@ -388,10 +387,8 @@ async fn the_ring_announces_where_it_turns_to(version: Version) -> Result<()> {
 // Method: a module keeps the turn's messages back when the turn can be seen already. A connection that knows nothing yet
 // reads the new pointer and records; one that knows the former pointer begins the same request.
 async fn an_outcome_is_met_before_the_message_that_the_ring_has_turned(version: Version) -> Result<()> {
-    let (server, warm, _other) = start(version).await?;
+    let (server, warm, _other) = warmed(shop::start_unvisited(version)?).await?;
     let late = CModule::build(version, "late_messages", &[])?;
-    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
-    server.psql("postgres", "SELECT pg_reload_conf()")?;
     let dba = server.connect(DATABASE).await?;
     dba.text("CALL idem_sweep()").await?;
     dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::dump::{dump, restore};
 use idempotence_cluster_tests::ring::{CURRENT, HURRY};
-use idempotence_cluster_tests::shop::{DATABASE, start_preloaded, start_with};
+use idempotence_cluster_tests::shop::{DATABASE, start_preloaded, start_unvisited, start_with};
 use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
 on_each_version!(
@@ -120,9 +120,7 @@ async fn sessions_in_use_do_not_shade_silent_ones(version: Version) -> Result<()
 // again and again, while sweeps by hand end the sessions. The worker is switched off.
 async fn a_session_that_was_refused_stays_refused_while_it_is_swept(version: Version) -> Result<()> {
     const SESSIONS: usize = 500;
-    let server = start_preloaded(version)?;
-    server.conf("idempotence.databases", "''")?;
-    server.reload()?;
+    let server = start_unvisited(version)?;
     let connection = server.connect(DATABASE).await?;
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
