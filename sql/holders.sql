@@ -1,7 +1,8 @@
--- Who holds locks of this extension and of its tables, or waits for them, in words. The ring, the sweep and the checks of health name them.
+-- Who holds locks of this extension and of its tables, or waits for them, in words. The ring, the sweep and the checks of
+-- health name them.
 
--- Every lock in this database that another backend or a prepared transaction holds or waits for, with whom in words.
--- Without predicate locks, which are in nobody's way, and parallel workers, whose leader has their locks, too.
+-- Every lock in this database that another backend or a prepared transaction holds or waits for, and who that is in words:
+-- without predicate locks, which are in nobody's way, and without parallel workers, whose leader has their locks, too.
 CREATE VIEW idempotence.locks AS
 SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, l.granted, l.waitstart,
        COALESCE(p.prepared, a.xact_start) AS since,
