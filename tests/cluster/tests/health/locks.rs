@@ -288,6 +288,7 @@ pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
     server.psql("shop", "SELECT idem_create_session('payments'); CALL idem_sweep()")?;
     let (locker, watch) = (server.connect("shop").await?, server.connect("shop").await?);
     let bad = "SELECT count(*) FROM idempotence.health WHERE level > 0";
+    watch.text("SET statement_timeout = '1min'").await?;
     ensure!(watch.text(bad).await? == "0");
     for table in ["session", "outcome_1", "lease", "secret", "restore", "segment", "session_live"] {
         locker.text(&format!("BEGIN; LOCK TABLE idempotence.{table} IN ACCESS EXCLUSIVE MODE")).await?;
