@@ -44,36 +44,31 @@ $advisory_holders$;
 -- a table's large values, is one on the table. Calls queue behind a command that waits for such a lock, too: where nobody has
 -- one, the first of these commands is told.
 CREATE VIEW idempotence.locked AS
-WITH part AS (
-  SELECT p.relation, t.oid::pg_catalog.regclass AS of_table, d.oid AS database,
-         t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[]) AS is_needed
+WITH ours AS (
+  SELECT l.*, t.oid::pg_catalog.regclass AS of_table, t.relname OPERATOR(pg_catalog.<>) ALL ('{audit,sweep}'::pg_catalog.name[]) AS is_needed
   FROM pg_catalog.pg_class t
   CROSS JOIN LATERAL (SELECT t.oid UNION ALL SELECT t.reltoastrelid
                       UNION ALL SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) t.oid) p (relation)
-  JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+  JOIN idempotence.locks l ON l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.relation OPERATOR(pg_catalog.=) p.relation
   WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r')
 SELECT CASE WHEN l.granted THEN l.since ELSE COALESCE(l.waitstart, pg_catalog.clock_timestamp()) END AS since,
        CASE WHEN l.is_needed
-            THEN (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
-                  JOIN part p ON p.relation OPERATOR(pg_catalog.=) w.relation AND p.database OPERATOR(pg_catalog.=) w.database
-                  WHERE p.of_table OPERATOR(pg_catalog.=) l.of_table AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND NOT w.granted
+            THEN (SELECT pg_catalog.count(*) FROM ours w
+                  WHERE w.of_table OPERATOR(pg_catalog.=) l.of_table AND NOT w.granted
                     AND w.mode OPERATOR(pg_catalog.=) ANY ('{AccessShareLock,RowShareLock,RowExclusiveLock}'::pg_catalog.text[])) END AS waiters,
        pg_catalog.format(CASE WHEN l.granted THEN 'table %s is locked: held by %s' ELSE 'table %s is about to be locked by %s' END,
                          l.of_table, l.who) AS told,
-       (SELECT h.who FROM idempotence.locks w
-        JOIN idempotence.locks h ON h.granted AND h.locktype OPERATOR(pg_catalog.=) w.locktype AND h.relation OPERATOR(pg_catalog.=) w.relation
-                                AND h.virtualtransaction OPERATOR(pg_catalog.<>) w.virtualtransaction
-        WHERE w.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND NOT w.granted
+       (SELECT h.who FROM ours w
+        JOIN ours h ON h.granted AND h.relation OPERATOR(pg_catalog.=) w.relation AND h.virtualtransaction OPERATOR(pg_catalog.<>) w.virtualtransaction
+        WHERE w.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction AND NOT w.granted
           AND CASE WHEN h.mode OPERATOR(pg_catalog.=) 'AccessShareLock' THEN w.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
-                          WHEN h.mode OPERATOR(pg_catalog.=) 'RowShareLock' THEN w.mode OPERATOR(pg_catalog.=) ANY ('{ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])
-                          ELSE true END
+                   WHEN h.mode OPERATOR(pg_catalog.=) 'RowShareLock' THEN w.mode OPERATOR(pg_catalog.=) ANY ('{ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])
+                   ELSE true END
         ORDER BY h.since LIMIT 1) AS behind
-FROM (SELECT l.*, p.of_table, p.is_needed, pg_catalog.bool_or(l.granted) OVER (PARTITION BY p.of_table) AS is_locked,
-             pg_catalog.row_number() OVER (PARTITION BY p.of_table, CASE WHEN l.granted THEN l.virtualtransaction END ORDER BY l.waitstart) AS place
-      FROM idempotence.locks l
-      JOIN part p ON p.relation OPERATOR(pg_catalog.=) l.relation
-      WHERE l.locktype OPERATOR(pg_catalog.=) 'relation'
-        AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])) l
+FROM (SELECT o.*, pg_catalog.bool_or(o.granted) OVER (PARTITION BY o.of_table) AS is_locked,
+             pg_catalog.row_number() OVER (PARTITION BY o.of_table, CASE WHEN o.granted THEN o.virtualtransaction END ORDER BY o.waitstart) AS place
+      FROM ours o
+      WHERE o.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[])) l
 WHERE l.place OPERATOR(pg_catalog.=) 1 AND (l.granted OR NOT l.is_locked);
 
 -- The same in words. Anybody may ask, so it does not tell who else is at work.
