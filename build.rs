@@ -1,12 +1,24 @@
-//! How the library is linked.
+//! How the library is compiled and linked.
 //!
-//! The linker redirects calls of three functions to functions of ours (`src/pg/wrapped.rs`), since their callers
+//! Compiled: code that depends on the server's version asks `before_pg16` to `before_pg19`, which say that the library is
+//! built for an older server. So a server that is newer than all of them takes the newest branch, and the compiler checks it.
+//!
+//! Linked: the linker redirects calls of three functions to functions of ours (`src/pg/wrapped.rs`), since their callers
 //! cannot handle a lack of memory; see `src/pg/memory.rs`. `-Bsymbolic-functions` binds the library's calls of its own
-//! functions within the library. `--no-gc-sections` keeps what the library tells of its SQL, from which
+//! functions within the library. `--no-gc-sections` keeps the descriptions of its SQL functions, from which
 //! `scripts/schema.sh` makes the script of CREATE EXTENSION.
+
+use std::env;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let built_for = |version: u32| env::var_os(format!("CARGO_FEATURE_PG{version}")).is_some();
+    for version in 16..=19 {
+        println!("cargo:rustc-check-cfg=cfg(before_pg{version})");
+        if (15..version).any(built_for) {
+            println!("cargo:rustc-cfg=before_pg{version}");
+        }
+    }
     for argument in [
         "--wrap=CopyErrorData",
         "--wrap=errstart",

@@ -11,18 +11,21 @@ pg_config=$(own_pg_config "$1")
 profile=$2 package=$3
 cd "$root"
 
-wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-command -v cargo >/dev/null || die "there is no cargo: install Rust $wanted or later, for example with rustup"
-found=$(rustc --version | cut -d' ' -f2)
-[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
-    die "Rust is $found here, and the extension needs $wanted or later: rustup update"
+# Debian 12 brings a newer Rust for its browsers (rustc-web) than rustup may have.
+if debian_rust=$(/usr/bin/rustc --version 2>/dev/null | cut -d' ' -f2) && [ -n "$debian_rust" ] &&
+    is_sorted "$rust_stated" "$debian_rust" && ! is_sorted "$rust_stated" "$(rustc --version | cut -d' ' -f2)"; then
+    export RUSTC=/usr/bin/rustc
+    rust_options=()
+else
+    choose_rust
+fi
 [ -n "${LIBCLANG_PATH:-}" ] || command -v clang >/dev/null || die "there is no clang, which reads the server's headers"
 headers=$("$pg_config" --includedir-server)
 [ -e "$headers/postgres.h" ] || die "there are no headers of the server in $headers. Install the development package of" \
     "PostgreSQL $version (Debian: postgresql-server-dev-$version)"
 
 export PGRX_PG_CONFIG_PATH=$pg_config
-options=(--locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile")
+options=("${rust_options[@]}" --locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile")
 if [ "$profile" = dev ]; then
     # Beside lints and tests, with the same flags: of 140 crates, cargo compiles those four anew that depend on the version.
     # The library there is that of the last build, so one build at a time.

@@ -30,6 +30,28 @@ fleet_packages=(patroni etcd-server haproxy pgpool2)
 # What the clients for Java and Go need besides a JDK. It is unpacked, since its installation would upgrade others.
 agent_packages=(libpostgresql-jdbc-java libhikaricp-java libslf4j-java golang-go golang-github-jackc-pgx-v4-dev)
 
+# The Rust that the extension states (rust-version), and the oldest one that compiles it. They differ because pgrx states a
+# newer version than its code needs. Other crates of this workspace do not contain pgrx.
+rust_stated=$(sed -n '/^\[package\]/,/^$/s/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+rust_oldest=1.95
+
+# Sets rust_options to what cargo needs to compile the extension with the Rust on PATH: nothing, or, where that Rust is
+# older than the one stated, the flag that ignores it.
+choose_rust() {
+    local found
+    rust_options=()
+    command -v cargo >/dev/null || die "there is no cargo: install Rust $rust_stated or later, for example with rustup"
+    found=$(rustc --version | cut -d' ' -f2)
+    ! is_sorted "$rust_stated" "$found" || return 0
+    is_sorted "$rust_oldest" "$found" ||
+        die "Rust is $found here, and the extension needs $rust_stated or later: rustup update"
+    say "Rust is $found here, and the extension states $rust_stated; it is compiled with --ignore-rust-version"
+    rust_options=(--ignore-rust-version)
+}
+
+# is_sorted VERSION VERSION: whether the first version is not newer than the second.
+is_sorted() { [ "$(printf '%s\n' "$@" | sort -V | head -n 1)" = "$1" ]; }
+
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
     printf 'error: %s\n' "$*" >&2

@@ -12,6 +12,7 @@ for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
 done
 export RUSTDOCFLAGS='-D warnings'
+choose_rust
 
 failed=0
 check() {
@@ -29,16 +30,16 @@ check 'formatting' cargo fmt --all --check
 check 'no circle of imports' scripts/check_modules.py src/lib.rs demo/src/lib.rs bench/src/main.rs tests/cluster/src/lib.rs
 check 'links true' scripts/check_links.py
 check 'clippy, members' \
-    cargo clippy --locked --workspace --exclude idempotence --all-targets -- -D warnings
+    cargo clippy "${rust_options[@]}" --locked --workspace --exclude idempotence --all-targets -- -D warnings
 check 'rustdoc, members' \
-    cargo doc --locked --workspace --exclude idempotence --no-deps --document-private-items
+    cargo doc "${rust_options[@]}" --locked --workspace --exclude idempotence --no-deps --document-private-items
 
 for version in "${versions[@]}"; do
     pg_config=$1
     shift
     PGRX_PG_CONFIG_PATH=$(command -v "$pg_config")
     export PGRX_PG_CONFIG_PATH
-    extension=(--locked -p idempotence --no-default-features --features "pg$version")
+    extension=("${rust_options[@]}" --locked -p idempotence --no-default-features --features "pg$version")
     check "clippy, extension for $version" \
         cargo clippy "${extension[@]}" --all-targets -- -D warnings
     check "rustdoc, extension for $version" \
@@ -46,6 +47,7 @@ for version in "${versions[@]}"; do
 done
 check 'script of CREATE EXTENSION' scripts/schema.sh --check "$pg_config"
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh clients/tests/*.sh clients/*/tests/*.sh monitoring/check_idempotence .ci/run
+check 'declarations of server functions true' scripts/check_externs.py
 check 'SQL qualified' scripts/check_sql.py
 check 'golden tests complete' scripts/check_tests.sh
 check 'pages true' scripts/check_docs.sh

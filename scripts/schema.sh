@@ -20,7 +20,8 @@ generated=$work/script
 quietly make -s PG_CONFIG="$pg_config" PROFILE=dev
 library=$("$pg_config" --pkglibdir)
 objcopy --dump-section .pgrxsc="$work/section" "$root/target/package/dev${library//\//-}$library/idempotence.so" "$work/library"
-quietly cargo run --locked --quiet -p idempotence-schema -- idempotence.control "$release" "$work/section" "$generated"
+choose_rust
+quietly cargo run "${rust_options[@]}" --locked --quiet -p idempotence-schema -- idempotence.control "$release" "$work/section" "$generated"
 # The lines of the sources change too often to be told. The schema is made by sql/tables.sql, unless it was there before;
 # pgrx's statement would fail then.
 sed -i -e '/^-- src\/.*:[0-9]*$/d' -e '/^CREATE SCHEMA IF NOT EXISTS idempotence;/d' "$generated"

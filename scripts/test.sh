@@ -30,9 +30,10 @@ pg_config=$(command -v "$pg_config")
 say "testing PostgreSQL $version ($pg_config); the output is in $logs"
 closing_line="This was PostgreSQL $version. make test-all runs every suite on 15 to 18 (up to an hour; it says what it installs)."
 
+choose_rust
 unit_tests() {
     PGRX_PG_CONFIG_PATH=$(own_pg_config "$pg_config") \
-        cargo test --locked --no-fail-fast -p idempotence --no-default-features --features "pg$version"
+        cargo test "${rust_options[@]}" --locked --no-fail-fast -p idempotence --no-default-features --features "pg$version"
 }
 
 # The README's examples, in a database of their own. PGHOST and PGPORT are in the environment.

@@ -37,10 +37,11 @@ config=()
 
 unit_tests() (
     export PGRX_PG_CONFIG_PATH=$pg15_config
+    choose_rust
     status=0
-    cargo test --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
+    cargo test "${rust_options[@]}" --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
         status=1
-    cargo test --locked --no-fail-fast --workspace \
+    cargo test "${rust_options[@]}" --locked --no-fail-fast --workspace \
         --exclude idempotence --exclude idempotence-cluster-tests --exclude idempotence-protocol-model || status=1
     cargo test --locked -p idempotence-cluster-tests --lib || status=1
     exit $status

@@ -36,7 +36,6 @@ extension_sql_file!("../sql/tables.sql", bootstrap);
 pub extern "C-unwind" fn _PG_init() {
     pg::init_memory();
     pg::init_trusted();
-    error::init();
     guc::init();
     monitor::init();
     transaction::init();

@@ -8,4 +8,4 @@ mod raise;
 
 pub use kinds::{Error, Missing, Superseded, Texts, WAIT_BY_SETTING};
 pub use name::{RequestName, escaped, legible};
-pub use raise::{OWN_SQLSTATES, call_when_raised, init, or_raise, own_number, unpack};
+pub use raise::{OWN_SQLSTATES, call_when_raised, or_raise, own_number, unpack};

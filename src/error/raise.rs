@@ -72,24 +72,6 @@ impl Texts {
     }
 }
 
-/// Keeps backtraces out of errors, so that errors are as documented. Called when the library is loaded.
-///
-/// When RUST_BACKTRACE is set, pgrx appends Rust's backtrace to the DETAIL of every error that passes through it. The
-/// environment that a server was started from may have it set. RUST_LIB_BACKTRACE still turns backtraces on.
-pub fn init() {
-    const DECIDES: &str = "RUST_LIB_BACKTRACE";
-    if std::env::var_os(DECIDES).is_some() {
-        return;
-    }
-    // SAFETY: a server process that loads a library has one thread. The variable is removed again; the standard
-    // library reads it at the first capture only.
-    unsafe {
-        std::env::set_var(DECIDES, "0");
-        let _ = std::backtrace::Backtrace::capture();
-        std::env::remove_var(DECIDES);
-    }
-}
-
 /// The value of a result, or its error raised.
 pub fn or_raise<T>(result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| error.raise())

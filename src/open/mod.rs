@@ -88,9 +88,9 @@ pub fn locks() -> usize {
 
 /// Runs `take`, which takes the lock of a request. If the lock table has no room left, the error names the request.
 pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T) -> Result<T, Error> {
-    pg::caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, take).map_err(|error| {
+    pg::replaced(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, take, |error| {
         let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
-        Error::NoLock { name: Box::new(name()), message, hint, held: locks() }
+        Some(Error::NoLock { name: Box::new(name()), message, hint, held: locks() })
     })
 }
 

@@ -83,9 +83,9 @@ pub(super) fn statuses() -> impl Iterator<Item = &'static pg_sys::PgBackendStatu
     // SAFETY: the numbers from 1 to the count are valid. The entries are local copies, which the caller uses at once.
     unsafe {
         (1..=pg_sys::pgstat_fetch_stat_numbackends()).filter_map(|number| {
-            #[cfg(feature = "pg15")]
+            #[cfg(before_pg16)]
             let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
-            #[cfg(not(feature = "pg15"))]
+            #[cfg(not(before_pg16))]
             let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
             entry.as_ref().map(|entry| &entry.backendStatus)
         })

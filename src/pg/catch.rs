@@ -1,4 +1,8 @@
-//! Catching errors of ours and of PostgreSQL. Users' errors have to stay as they are, see `attempt.rs`.
+//! Catches errors of this extension and of PostgreSQL. Users' errors have to stay as they are, see `attempt.rs`.
+//!
+//! While pgrx unwinds an error of PostgreSQL, the error stays on PostgreSQL's error stack, so that it can be raised again
+//! with everything that it says. The stack has five places. So an error is either raised again unchanged or flushed, and the
+//! functions here decide which: they lend the error to a closure and return only what the closure makes of it.
 
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
@@ -6,8 +10,9 @@ use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 
-/// Runs `work`. Gives what `takes` makes of an error; where that is nothing, the error goes on. Whatever is not rolled back
-/// by `takes` is rolled back by nobody, so the caller has to raise an error then.
+/// Runs `work`. If it raises an error, returns what `takes` makes of it, and flushes the error; where `takes` returns
+/// nothing, the error is raised again. Nothing is rolled back here: either `takes` does it, or the caller raises another
+/// error.
 pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError) -> Option<E>) -> Result<T, E> {
     let takes = &AssertUnwindSafe(takes);
     PgTryBuilder::new(AssertUnwindSafe(|| Ok(work())))
@@ -37,7 +42,8 @@ pub(super) fn in_subtransaction<T, E>(
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::CurrentResourceOwner = owner;
     };
-    // By the time of a rollback pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
+    // At the time of a rollback pgrx has copied the error, which stays on PostgreSQL's error stack. Nothing that runs during
+    // the rollback may flush the stack.
     let roll_back = || {
         back_to_caller();
         // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
@@ -83,29 +89,34 @@ pub(super) fn report_of(error: &CaughtError) -> &ErrorReportWithLevel {
     }
 }
 
-/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error and may make another
-/// one, which is raised instead.
+/// Runs `work`. If it raises an error of PostgreSQL with this code, returns what `replacement` makes of it, and flushes the
+/// error; where `replacement` returns nothing, the error is raised again. Nothing was rolled back, so the caller raises the
+/// replacement. Unlike [`caught`] this costs nothing where there is no error.
+pub fn replaced<T, E>(
+    code: PgSqlErrorCode,
+    work: impl FnOnce() -> T,
+    replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<E>,
+) -> Result<T, E> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).or_else(|payload| {
+        let error = payload.downcast::<CaughtError>().unwrap_or_else(|other| std::panic::resume_unwind(other));
+        let replaced = match &*error {
+            CaughtError::PostgresError(report) if report.sql_error_code() == code => replacement(report),
+            _ => None,
+        };
+        let replaced = replaced.unwrap_or_else(|| error.rethrow());
+        // SAFETY: the error was copied from PostgreSQL's error stack, and is not raised again.
+        unsafe { pg_sys::FlushErrorState() };
+        Err(replaced)
+    })
+}
+
+/// As [`replaced`], and raises the replacement.
 pub fn replacing_error<T>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
     replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<Error>,
 ) -> T {
-    caught_of_server(code, work).unwrap_or_else(|error| match replacement(&error) {
-        Some(other) => other.raise(),
-        None => CaughtError::PostgresError(*error).rethrow(),
-    })
-}
-
-/// Runs `work`; gives its error if that is one of PostgreSQL's with this code. The caller has to raise an error. Where there
-/// is none this costs nothing, unlike a `PgTryBuilder`.
-pub fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
-        match payload.downcast::<CaughtError>().map(|caught| *caught) {
-            Ok(CaughtError::PostgresError(error)) if error.sql_error_code() == code => Box::new(error),
-            Ok(other) => other.rethrow(),
-            Err(payload) => std::panic::resume_unwind(payload),
-        }
-    })
+    replaced(code, work, replacement).unwrap_or_else(|error| error.raise())
 }
 
 /// An error that has ended a transaction of the worker's.
@@ -132,7 +143,7 @@ pub fn in_transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T,
     };
     let done = caught(run, |error| {
         // SAFETY: the transaction that was started above is open, or was just being committed. An error in the rollback of a
-        // subtransaction has left that open too. pgrx has taken the error out of PostgreSQL's error state.
+        // subtransaction has left that open too. pgrx has copied the error, which stays on PostgreSQL's error stack.
         unsafe { pg_sys::AbortOutOfAnyTransaction() };
         let report = report_of(error);
         let detail = report.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::server::now_us;
 use pgrx::pg_sys;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ unsafe extern "C-unwind" {
 /// The clock of `statement_timeout`, as PostgreSQL numbers it in all supported versions.
 const STATEMENT_TIMEOUT: c_int = 3;
 /// The first clock that belongs to no part of PostgreSQL.
-const USER_TIMEOUT: c_int = if cfg!(any(feature = "pg15", feature = "pg16")) { 12 } else { 13 };
+const USER_TIMEOUT: c_int = if cfg!(before_pg17) { 12 } else { 13 };
 
 /// Has this process cancel what it executes after this time. Only for a worker, which nobody gives a `statement_timeout`.
 pub fn cancel_worker_after(ms: i32) {
@@ -114,24 +114,27 @@ fn clock() -> c_int {
     })
 }
 
-/// From now on counts the requests to cancel, before PostgreSQL's handler takes them.
+/// Counts the requests to cancel from now on, before PostgreSQL's handler receives them.
 fn count_cancels() {
-    extern "C" fn count(signal: c_int) {
+    /// PostgreSQL installs its handlers with SA_SIGINFO from version 19 on, and without it before.
+    type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+    extern "C" fn count(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         CANCELS.fetch_add(1, Ordering::Relaxed);
         let handler = CANCEL.load(Ordering::Relaxed);
         if handler > libc::SIG_IGN {
-            // SAFETY: PostgreSQL's handler, which was in force before this one.
-            unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal) }
+            // SAFETY: PostgreSQL's handler, which was installed before this one. A handler that was installed without
+            // SA_SIGINFO ignores the other two arguments. The kernel and the C calling conventions of all supported
+            // platforms pass them in registers, so that they may be passed on unread.
+            unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) }
         }
     }
 
-    // SAFETY: the former action is written before it is read. The new one differs from it in the function alone, which does
-    // no more than to count. A signal between the two calls finds the handler that was in force.
+    // SAFETY: the former action is written before it is read. The new one differs from it only in the function, and keeps
+    // its flags. A signal between the two calls is received by the former handler.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
-        if libc::sigaction(libc::SIGINT, std::ptr::null(), &raw mut action) == 0
-            && action.sa_flags & libc::SA_SIGINFO == 0
-        {
+        if libc::sigaction(libc::SIGINT, std::ptr::null(), &raw mut action) == 0 {
             CANCEL.store(action.sa_sigaction, Ordering::Relaxed);
             action.sa_sigaction = count as *const () as usize;
             libc::sigaction(libc::SIGINT, &raw const action, std::ptr::null_mut());

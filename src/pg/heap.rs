@@ -10,9 +10,9 @@ use pgrx::pg_sys;
 pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
     // SAFETY: as the caller warrants.
     unsafe {
-        #[cfg(feature = "pg15")]
+        #[cfg(before_pg16)]
         return (*relation).rd_node.relNode;
-        #[cfg(not(feature = "pg15"))]
+        #[cfg(not(before_pg16))]
         return (*relation).rd_locator.relNumber;
     }
 }
@@ -25,9 +25,9 @@ pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
 pub unsafe fn is_rewritten_by_us(relation: pg_sys::Relation) -> bool {
     // SAFETY: as the caller warrants.
     unsafe {
-        #[cfg(feature = "pg15")]
+        #[cfg(before_pg16)]
         let rewritten_in = (*relation).rd_newRelfilenodeSubid;
-        #[cfg(not(feature = "pg15"))]
+        #[cfg(not(before_pg16))]
         let rewritten_in = (*relation).rd_newRelfilelocatorSubid;
         (*relation).rd_createSubid != 0 || rewritten_in != 0
     }
@@ -45,14 +45,14 @@ pub unsafe fn heap_update(
     tuple: pg_sys::HeapTuple,
 ) -> Option<fn(&pg_sys::IndexInfo) -> bool> {
     // SAFETY: as the caller warrants.
-    #[cfg(feature = "pg15")]
+    #[cfg(before_pg16)]
     unsafe {
         pg_sys::simple_heap_update(relation, at, tuple);
         let is_hot = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
         if is_hot { None } else { Some(|_| true) }
     }
     // SAFETY: likewise.
-    #[cfg(not(feature = "pg15"))]
+    #[cfg(not(before_pg16))]
     unsafe {
         let mut entries = pg_sys::TU_UpdateIndexes::TU_None;
         pg_sys::simple_heap_update(relation, at, tuple, &mut entries);
@@ -72,9 +72,9 @@ pub unsafe fn heap_update(
 pub unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
     // SAFETY: as the caller warrants.
     unsafe {
-        #[cfg(feature = "pg18")]
+        #[cfg(not(before_pg18))]
         return pg_sys::TupleDescAttr(shape, index as i32);
-        #[cfg(not(feature = "pg18"))]
+        #[cfg(before_pg18)]
         return (*shape).attrs.as_ptr().add(index);
     }
 }

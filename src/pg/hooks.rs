@@ -12,7 +12,7 @@ unsafe extern "C-unwind" {
         query: *mut pg_sys::QueryDesc,
         direction: pg_sys::ScanDirection::Type,
         count: u64,
-        #[cfg(not(feature = "pg18"))] once: bool,
+        #[cfg(before_pg18)] once: bool,
     );
     fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,
@@ -63,16 +63,16 @@ unsafe extern "C-unwind" fn executor_run(
     query: *mut pg_sys::QueryDesc,
     direction: pg_sys::ScanDirection::Type,
     count: u64,
-    #[cfg(not(feature = "pg18"))] once: bool,
+    #[cfg(before_pg18)] once: bool,
 ) {
     // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us. The callback was set when
     // the library was loaded.
     unsafe {
         is_planned(query);
         let next = NEXT_RUN.unwrap_or(standard_ExecutorRun);
-        #[cfg(not(feature = "pg18"))]
+        #[cfg(before_pg18)]
         next(query, direction, count, once);
-        #[cfg(feature = "pg18")]
+        #[cfg(not(before_pg18))]
         next(query, direction, count);
         FINISHED(Ended::Other);
     }

@@ -41,7 +41,13 @@ pub(super) struct KeptCommand {
 type Reader = (pg_sys::Oid, bool, c_int, bool, bool);
 
 fn reader() -> Reader {
-    use pg_sys::{Array_nulls, Transform_null_equals, backslash_quote, standard_conforming_strings};
+    #[cfg(before_pg19)]
+    use pg_sys::standard_conforming_strings;
+    use pg_sys::{Array_nulls, Transform_null_equals, backslash_quote};
+    /// PostgreSQL 19 has standard string literals only.
+    #[cfg(not(before_pg19))]
+    #[allow(non_upper_case_globals, reason = "it stands for the variable of older servers")]
+    const standard_conforming_strings: bool = true;
     // SAFETY: variables of the backend.
     unsafe { (current_role(), standard_conforming_strings, backslash_quote, Array_nulls, Transform_null_equals) }
 }

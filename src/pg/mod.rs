@@ -32,7 +32,7 @@ mod watched;
 mod wrapped;
 
 pub use backend::*;
-pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, rolled_back_on};
+pub use catch::{Failure, in_transaction, replaced, replacing_error, rolled_back_on};
 pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
 pub use durable::*;

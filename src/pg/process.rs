@@ -6,26 +6,31 @@ use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 
+// SAFETY: as PostgreSQL declares them. Declared here because a signal handler must be the server's function itself, not
+// pgrx's wrapper.
 unsafe extern "C-unwind" {
-    // Declared here because a signal handler must be the server's function itself, not pgrx's wrapper.
     /// Ends the process at the next safe point, even within a statement.
-    pub fn die(signal: c_int);
-    /// Sets a flag, which a main loop looks at.
-    pub fn SignalHandlerForShutdownRequest(signal: c_int);
-    fn SignalHandlerForConfigReload(signal: c_int);
+    pub fn die(signal: c_int, #[cfg(not(before_pg19))] info: *const pg_sys::pg_signal_info);
+    /// Sets a flag that a main loop checks.
+    pub fn SignalHandlerForShutdownRequest(signal: c_int, #[cfg(not(before_pg19))] info: *const pg_sys::pg_signal_info);
+    fn SignalHandlerForConfigReload(signal: c_int, #[cfg(not(before_pg19))] info: *const pg_sys::pg_signal_info);
 }
 
-/// A signal handler of the server's.
+/// A signal handler of the server.
+#[cfg(before_pg19)]
 type Handler = unsafe extern "C-unwind" fn(c_int);
+/// A signal handler of the server. PostgreSQL 19 also passes who sent the signal.
+#[cfg(not(before_pg19))]
+type Handler = unsafe extern "C-unwind" fn(c_int, *const pg_sys::pg_signal_info);
 
 /// Installs the signal handlers, of which `terminate` is that of SIGTERM, and lets signals in.
 pub fn let_signals_in(terminate: Handler) {
     for (signal, handler) in [(pg_sys::SIGTERM, terminate), (pg_sys::SIGHUP, SignalHandlerForConfigReload as Handler)] {
         // SAFETY: the handlers are the server's own, made for the signals of a background worker.
         unsafe {
-            #[cfg(not(feature = "pg18"))]
+            #[cfg(before_pg18)]
             pg_sys::pqsignal(signal as c_int, Some(handler));
-            #[cfg(feature = "pg18")]
+            #[cfg(not(before_pg18))]
             pg_sys::pqsignal_be(signal as c_int, Some(handler));
         }
     }
@@ -42,11 +47,11 @@ pub fn set_for_process(name: &CStr, value: &CStr) {
 
 /// Makes the server run each statement of this process without parallel workers, and never time out a transaction.
 pub fn plan_alone_without_timeout() {
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    #[cfg(not(before_pg17))]
     set_for_process(c"transaction_timeout", c"0");
-    #[cfg(feature = "pg15")]
+    #[cfg(before_pg16)]
     set_for_process(c"force_parallel_mode", c"off");
-    #[cfg(not(feature = "pg15"))]
+    #[cfg(not(before_pg16))]
     set_for_process(c"debug_parallel_query", c"off");
 }
 

@@ -123,10 +123,12 @@ pub unsafe fn index_beginscan(
 ) -> pg_sys::IndexScanDesc {
     // SAFETY: as the caller warrants, and as PostgreSQL declares the function.
     unsafe {
-        #[cfg(not(feature = "pg18"))]
+        #[cfg(before_pg18)]
         return index_beginscan_of(table, index, snapshot, count, 0);
-        #[cfg(feature = "pg18")]
+        #[cfg(all(not(before_pg18), before_pg19))]
         return index_beginscan_of(table, index, snapshot, std::ptr::null_mut(), count, 0);
+        #[cfg(not(before_pg19))]
+        return index_beginscan_of(table, index, snapshot, std::ptr::null_mut(), count, 0, 0);
     }
 }
 
@@ -137,9 +139,10 @@ unsafe extern "C-unwind" {
         table: Relation,
         index: Relation,
         snapshot: pg_sys::Snapshot,
-        #[cfg(feature = "pg18")] instrument: *mut pg_sys::IndexScanInstrumentation,
+        #[cfg(not(before_pg18))] instrument: *mut pg_sys::IndexScanInstrumentation,
         count: c_int,
         order_count: c_int,
+        #[cfg(not(before_pg19))] flags: u32,
     ) -> pg_sys::IndexScanDesc;
 }
 

@@ -215,8 +215,13 @@ impl<E> SharedHash<E> {
         let mut info = pg_sys::HASHCTL { keysize: size_of::<K>(), entrysize: size_of::<E>(), ..Default::default() };
         let flags = pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS | pg_sys::HASH_FIXED_SIZE;
         // SAFETY: the sizes are those of the entry and of the key that it begins with.
-        let table =
-            unsafe { pg_sys::ShmemInitHash(name.as_ptr(), entries as _, entries as _, &mut info, flags as c_int) };
+        let table = unsafe {
+            #[cfg(before_pg19)]
+            let table = pg_sys::ShmemInitHash(name.as_ptr(), entries as _, entries as _, &mut info, flags as c_int);
+            #[cfg(not(before_pg19))]
+            let table = pg_sys::ShmemInitHash(name.as_ptr(), entries as _, &mut info, flags as c_int);
+            table
+        };
         SharedHash { table, of: PhantomData }
     }
 
@@ -324,23 +329,23 @@ impl Drop for Prepared {
 
 /// What `pg_stat_activity` shows of a sleep. Before PostgreSQL 17 an extension has no names of its own.
 fn sleeps() -> u32 {
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    #[cfg(not(before_pg17))]
     {
         static EVENT: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
         // SAFETY: the name is static. The server keeps it, and gives the same number for it again.
         *EVENT.get_or_init(|| unsafe { pg_sys::WaitEventExtensionNew(c"IdempotenceLease".as_ptr()) })
     }
-    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    #[cfg(before_pg17)]
     pg_sys::PG_WAIT_EXTENSION
 }
 
 /// The place of this process among all backends, from 0 to below [`super::max_backends`]. `None`: it is no backend.
 pub fn backend_place() -> Option<usize> {
     // SAFETY: variables of the process.
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    #[cfg(not(before_pg17))]
     let place = unsafe { pg_sys::MyProcNumber };
     // SAFETY: as above.
-    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    #[cfg(before_pg17)]
     let place = unsafe { pg_sys::MyBackendId } - 1;
     usize::try_from(place).ok().filter(|place| (*place as i64) < super::server::max_backends())
 }

@@ -171,9 +171,9 @@ impl Holder {
     }
 
     fn of(id: &pg_sys::VirtualTransactionId) -> Holder {
-        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        #[cfg(not(before_pg17))]
         let place = id.procNumber;
-        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        #[cfg(before_pg17)]
         let place = id.backendId;
         Holder { place, number: id.localTransactionId }
     }
@@ -183,18 +183,18 @@ impl Holder {
     pub fn pid(&self) -> Option<i32> {
         // SAFETY: declared as PostgreSQL declares it. It gives the process in that place, or null if the place is free.
         unsafe {
-            #[cfg(any(feature = "pg17", feature = "pg18"))]
+            #[cfg(not(before_pg17))]
             let process = pg_sys::ProcNumberGetProc(self.place);
-            #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+            #[cfg(before_pg17)]
             let process = {
                 unsafe extern "C-unwind" {
                     fn BackendIdGetProc(backend: std::ffi::c_int) -> *mut pg_sys::PGPROC;
                 }
                 BackendIdGetProc(self.place)
             };
-            #[cfg(any(feature = "pg17", feature = "pg18"))]
+            #[cfg(not(before_pg17))]
             let transaction = |process: &pg_sys::PGPROC| process.vxid.lxid;
-            #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+            #[cfg(before_pg17)]
             let transaction = |process: &pg_sys::PGPROC| process.lxid;
             let at_work = process.as_ref().filter(|process| transaction(process) == self.number);
             at_work.map(|process| process.pid).filter(|pid| *pid != 0)
@@ -203,9 +203,9 @@ impl Holder {
 
     /// Waits for the end of the transaction.
     pub fn wait(&self) {
-        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        #[cfg(not(before_pg17))]
         let id = pg_sys::VirtualTransactionId { procNumber: self.place, localTransactionId: self.number };
-        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        #[cfg(before_pg17)]
         let id = pg_sys::VirtualTransactionId { backendId: self.place, localTransactionId: self.number };
         // SAFETY: it returns at once if the transaction has ended meanwhile.
         unsafe { pg_sys::VirtualXactLock(id, true) };
@@ -226,9 +226,9 @@ pub fn lock_holders(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Holder> {
 pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
     // SAFETY: the tag is valid. The call looks only into the backend's own table of locks.
     unsafe {
-        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        #[cfg(not(before_pg17))]
         return pg_sys::LockHeldByMe(tag, mode, false);
-        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        #[cfg(before_pg17)]
         return pg_sys::LockHeldByMe(tag, mode);
     }
 }
