@@ -105,9 +105,9 @@ server_version() {
     told=$("$1" --version 2>/dev/null) || told=''
     version=$(sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p' <<<"$told")
     case $version in
-        15 | 16 | 17 | 18) echo "$version" ;;
+        15 | 16 | 17 | 18 | 19) echo "$version" ;;
         '') die "$1 is no pg_config: it names no version of PostgreSQL" ;;
-        *) die "$1 belongs to PostgreSQL $version; the extension is for 15 to 18" ;;
+        *) die "$1 belongs to PostgreSQL $version; the extension is for 15 to 19" ;;
     esac
 }
 

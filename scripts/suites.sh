@@ -1,11 +1,11 @@
 # Sourced by test.sh and test_all.sh: runs suites, counts their tests, and prints the totals at the end. Each suite's
-# output goes to target/test. private[VERSION] is the pg_config of the private copy of that server with the extension.
+# output goes to target/test, or to the directory IDEM_LOGS. private[VERSION] is the pg_config of the private copy of that server with the extension.
 # shellcheck shell=bash
 # shellcheck source=scripts/server.sh
 . "${root:?}/scripts/server.sh"
 
 cd "$root" || exit
-logs=$root/target/test
+logs=${IDEM_LOGS:-$root/target/test}
 rm -rf "$logs"
 mkdir -p "$logs"
 
@@ -70,6 +70,10 @@ skip() {
 
 count_checks() { awk '/^ok / { ok++ } /^not ok / { bad++ } END { print ok + 0, bad + 0 }'; }
 count_cargo() { awk '/^test result:/ { ok += $4; bad += $6 } END { print ok + 0, bad + 0 }'; }
+# The totals of test.sh.
+count_totals() {
+    sed -nE 's/^([0-9]+) passed, ([0-9]+) failed in .*/\1 \2/p' | awk '{ ok = $1; bad = $2 } END { print ok + 0, bad + 0 }'
+}
 # "All 7 tests passed." or "2 of 7 tests failed."
 count_regress() {
     sed -nE -e 's/.*All ([0-9]+) tests passed.*/0 \1/p' \

@@ -204,6 +204,22 @@ watched() {
     else
         skip plproxy 'not installed'
     fi
+    newest_release
+}
+
+# PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, and the demo.
+newest_release() {
+    local status=0 inside=(scripts/postgresql_19.sh env IDEM_SETUP_DONE=1 PG_CONFIG=/usr/lib/postgresql/19/bin/pg_config)
+    if [ -n "${PG19_CONFIG:-}" ]; then
+        inside=(env "PG_CONFIG=$PG19_CONFIG" "IDEM_LOGS=$logs/pg19")
+    else
+        scripts/postgresql_19.sh true >"$logs/pg19-setup.log" 2>&1 || status=$?
+    fi
+    case $status in
+        0) suite 'pg19' count_totals timeout 2400 "${inside[@]}" bash -c 'scripts/test.sh && scripts/demo.sh --quick' ;;
+        3) skip pg19 'its packages are not available' ;;
+        *) suite 'pg19' count_checks cat "$logs/pg19-setup.log" ;;
+    esac
 }
 
 # Several servers that act as one.

@@ -100,7 +100,9 @@ SELECT idem_once('catalog inbox', 'k'), idem_once('catalog inbox', 'k');
 -- dropped and created in one backend: nothing of the former one is remembered
 DROP EXTENSION idempotence;
 SELECT nspname FROM pg_namespace WHERE nspname = 'idempotence';
+\set VERBOSITY terse
 SELECT idem_lookup('catalog', 'k');
+\set VERBOSITY default
 \echo :SQLSTATE
 CREATE EXTENSION idempotence;
 SELECT idem_lookup('catalog', 'k');
@@ -137,7 +139,9 @@ CREATE EXTENSION idempotence;
 SELECT idem_create_session('catalog');
 SELECT catalog_try('k');
 ROLLBACK;
+\set VERBOSITY terse
 SELECT idem_lookup('catalog', 'k');
+\set VERBOSITY default
 \echo :SQLSTATE
 CREATE EXTENSION idempotence;
 SELECT idem_create_session('catalog');
@@ -197,7 +201,9 @@ DROP ROLE regress_catalog_owner;
 -- in the schema of its tables
 CREATE SCHEMA idempotence;
 CREATE EXTENSION idempotence SCHEMA idempotence;
+\set VERBOSITY terse
 SELECT idem_lookup('catalog', 'k');
+\set VERBOSITY default
 \echo :SQLSTATE
 SET search_path = idempotence, public;
 SELECT idem_create_session('catalog');
