@@ -148,6 +148,13 @@ place_for_servers() {
     echo "$place"
 }
 
+# Of tests that exist once for each of several versions, takes those of the versions in private.
+of_private_versions() {
+    awk -v versions=" ${!private[*]} " '
+        match($0, /::pg[0-9]+$/) && index(versions, " " substr($0, RSTART + 4) " ") == 0 { next }
+        { print }'
+}
+
 # Most tests exist once for each of several versions. The short form takes one version of each test, in turn;
 # IDEM_LONG=1 takes all.
 one_version_each() {
@@ -179,7 +186,7 @@ cluster_tests() (
     cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$output/build" || exit
     program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$output/build")
     cd tests/cluster || exit
-    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" | one_version_each >"$output/tests"
+    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" | of_private_versions | one_version_each >"$output/tests"
     status=0
     # shellcheck disable=SC2016 # the inner shell expands these
     du -s tests/* | sort -rn | sed -E 's#.*/##; s#\.rs$##' | awk '!seen[$0]++' |

@@ -9,7 +9,7 @@ use idempotence_demo::host::run;
 use crate::limits::LIMIT;
 
 /// Makes two tests of each `async fn(Version) -> Result<()>`: one for the oldest version and one for the
-/// newest version. `in module:` before the names says that the functions are in that module.
+/// newest version that is built with assertions. `in module:` before the names says that the functions are in that module.
 #[macro_export]
 macro_rules! on_each_version {
     (in $module:ident: $($name:ident),+ $(,)?) => {
@@ -23,8 +23,13 @@ macro_rules! on_each_version {
 /// Makes one test for each version of each `async fn(Version) -> Result<()>`.
 #[macro_export]
 macro_rules! on_all_versions {
+    (in $module:ident: $($name:ident),+ $(,)?) => {
+        $crate::on_versions!(
+            [$module] [pg15 Pg15, pg16 Pg16, pg17 Pg17, pg18 Pg18, pg19 Pg19] $($name)+
+        );
+    };
     ($($name:ident),+ $(,)?) => {
-        $crate::on_versions!([] [pg15 Pg15, pg16 Pg16, pg17 Pg17, pg18 Pg18] $($name)+);
+        $crate::on_versions!([] [pg15 Pg15, pg16 Pg16, pg17 Pg17, pg18 Pg18, pg19 Pg19] $($name)+);
     };
 }
 
@@ -57,8 +62,10 @@ pub enum Version {
     Pg16,
     /// A version between the oldest and the newest. It is best built with assertions.
     Pg17,
-    /// The newest version. It is best built with assertions.
+    /// The newest version that most tests run on. It is best built with assertions.
     Pg18,
+    /// The newest version. It is tested where its packages are.
+    Pg19,
 }
 
 impl Version {
@@ -88,6 +95,7 @@ impl Version {
             Self::Pg16 => 16,
             Self::Pg17 => 17,
             Self::Pg18 => 18,
+            Self::Pg19 => 19,
         }
     }
 

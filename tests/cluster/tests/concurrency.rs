@@ -8,7 +8,7 @@ mod readers;
 mod storm;
 mod work;
 
-use idempotence_cluster_tests::on_each_version;
+use idempotence_cluster_tests::{on_all_versions, on_each_version};
 
 on_each_version!(in races:
     of_those_who_begin_at_once_one_executes_and_all_get_its_answer,
@@ -22,5 +22,9 @@ on_each_version!(in storm:
 on_each_version!(in readers:
     replays_of_one_request_wait_for_nothing_and_hold_nothing,
     a_lookup_never_misses_a_request_that_was_begun,
+);
+
+// The signal handlers differ between versions.
+on_all_versions!(in readers:
     a_cancel_is_never_taken_for_the_end_of_a_wait,
 );
