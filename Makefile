@@ -1,6 +1,6 @@
 # Build, install and test the extension. `make help` lists the targets. Variables:
 #
-#   PG_CONFIG  the pg_config of the server to build for, 15 to 18 (default: the one on PATH)
+#   PG_CONFIG  the pg_config of the server to build for, 15 to 19 (default: the one on PATH)
 #   PROFILE    the cargo profile to build with (default: release)
 #   DESTDIR    a directory to install into instead of /
 #   HOURS      how many hours the report looks back (default: 6)
@@ -60,7 +60,7 @@ lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, comp
 test: ## test the extension on the server of PG_CONFIG (default: Debian's PostgreSQL 15), in minutes; does all the set-up
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh $(ARGS)
 
-test-all: ## run every suite on PostgreSQL 15 to 18, in up to an hour; says first what it installs, and does all the set-up
+test-all: ## run every suite on PostgreSQL 15 to 19, in up to an hour; says first what it installs, and does all the set-up
 	@mkdir -p target && flock -o target/test.lock scripts/test_all.sh $(ARGS)
 
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names

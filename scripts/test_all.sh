@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# test_all.sh: runs every suite on PostgreSQL 15 to 18, and does all the set-up itself. `make test` (test.sh) is the short
+# test_all.sh: runs every suite on PostgreSQL 15 to 19, and does all the set-up itself. `make test` (test.sh) is the short
 # answer for the server at hand. The suites are:
 #
 # * the tests of `make`, the lints, the unit tests, and the model of the protocol of leases
-# * on PostgreSQL 15 to 18, of which 17 and 18 are built with assertions: the golden SQL and a search of the server's log;
+# * on PostgreSQL 15 to 19, of which 17 and 18 are built with assertions: the golden SQL and a search of the server's log;
 #   on 15 and 18 also the isolation specs and the golden SQL over journals; on 18 the drivers' examples (IDEM_LONG=1: all
 #   suites on all versions)
 # * monitoring: what monitoring/ shows and warns about, with the real exporters and the real Prometheus
@@ -11,6 +11,7 @@
 # * the packages, and the first minute with one of them
 # * the clients for Python, Node and Rust: vectors and chaos, and for the first two the README and the types; vectors and
 #   chaos with the edition for managed services; the vectors with the files for Java and Go, if a JDK and Go are available
+# * PostgreSQL 19: what `make test` runs, and the demo, in a Debian tree of its own
 # * the tests that need whole clusters, each on one of two versions (IDEM_LONG=1: on both), and the demo
 # * the archive for PGXN and the images: made, installed and run
 # * shards behind PL/Proxy; failovers by Patroni, and pgpool-II; a Citus cluster, if Citus is installed or CITUS_SOURCE
@@ -29,7 +30,7 @@ cat >&2 <<'END'
 This runs every suite. It takes 25 to 50 minutes on two cores, and 20 minutes more the first time, when it installs from
 Debian's packages what is missing of: PostgreSQL 15 with pg_cron, pg_repack and PL/Proxy, PgBouncer, Prometheus with two
 exporters, RabbitMQ, Patroni, etcd, HAProxy, pgpool-II, a JDK, Go and Node.js; and unpacks PostgreSQL 16 and builds 17 and
-18 into the cache. None of these services is started or enabled. `make test` tests the server at hand, in minutes.
+18 into the cache. PostgreSQL 19 comes as an unpacked Debian tree (2 GB, in the cache too). None of these services is started or enabled. `make test` tests the server at hand, in minutes.
 END
 
 # The pg_config of each version's server, without the extension.

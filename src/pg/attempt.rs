@@ -1,9 +1,8 @@
 //! Errors of users' SQL, which have to stay as they are.
 //!
-//! An error that passes through pgrx becomes a panic and then an error again. On this way it loses its CONTEXT, its
-//! position, the names of its objects, and an SQLSTATE that PostgreSQL does not have. So users' SQL runs as it does
-//! below a function in C: an error jumps from where it is raised to whoever catches it, over all frames between. Here
-//! it is caught as PG_TRY catches it.
+//! An error that passes through pgrx is copied, unwound as a panic, and raised again. A user's error may be large, and
+//! there may be no memory for the copy. So users' SQL runs as it does below a function in C: an error jumps from where it
+//! is raised to the handler, over all frames between. Here it is caught as PG_TRY catches it.
 //!
 //! The jump skips destructors. So the frames that it passes over own nothing that needs one, and the functions that are
 //! called there are declared without the guard of pgrx. What needs Rust in full stands in a closure for [`in_rust`], which
