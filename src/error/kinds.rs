@@ -487,6 +487,13 @@ errors! {
         }),
         "{hint} The row standby of idempotence.health tells which standby is away.";
 
+    /// The commit of a transaction that records something would be acknowledged without its synchronous standby.
+    CommitWouldNotWait =>
+        Standard(ERRCODE_LOCK_NOT_AVAILABLE),
+        "the commit would not wait for its synchronous standby",
+        "synchronous_standby_names is set, but the checkpointer has not read the setting yet, and the wait for it ran out. Until then PostgreSQL acknowledges commits that a failover may lose.",
+        "Send the request again: nothing was committed. The checkpointer reads the setting at the end of its checkpoint at the latest; CHECKPOINT returns after that.";
+
     /// Rust has found no memory.
     OutOfMemory =>
         Standard(ERRCODE_OUT_OF_MEMORY),
