@@ -6,8 +6,8 @@
 
 mod node;
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Result, ensure};
 use idempotence_demo::host::{Account, Home};
@@ -171,6 +171,23 @@ impl Fleet {
     /// The ends of all logs, for the message of an error.
     fn logs(&self) -> String {
         self.nodes.iter().map(|node| format!("\n{}: {}", node.name(), node.end_of_log())).collect()
+    }
+}
+
+impl Drop for Fleet {
+    /// Copies the complete logs of the servers and of what stands around them to the directory that the variable `IDEM_LOGS`
+    /// names, if it does. A test prints only their ends.
+    fn drop(&mut self) {
+        let Some(kept) = env::var_os("IDEM_LOGS").map(PathBuf::from) else { return };
+        let kept = kept.join(self.home().file_name().unwrap_or_default());
+        // Nothing can be done about an error: the test has ended.
+        let _ = fs::create_dir_all(&kept);
+        for node in &self.nodes {
+            let _ = fs::copy(node.log_path(), kept.join(format!("{}.log", node.name())));
+        }
+        for log in ["etcd.log", "haproxy.log"] {
+            let _ = fs::copy(self.home().join(log), kept.join(log));
+        }
     }
 }
 

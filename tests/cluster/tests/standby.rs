@@ -260,6 +260,10 @@ async fn a_former_primary_replays_nothing_that_the_new_one_may_lack(version: Ver
             ensure!(found == answer, "{call} on the former primary, followed {followed}: {found}");
         }
     }
+    let error = client.error("SELECT idem_run('payments', 'lost', 'SELECT 1')").await?;
+    ensure!(error.detail().is_some_and(|detail| detail.contains("the new primary may lack it")), "{error:?}");
+    let advice = client.text("SELECT idem_explain('payments', 'lost') ->> 'what_to_do_next'").await?;
+    ensure!(advice.starts_with("Ask the primary"), "{advice}");
     // A caller that asks for no standby gets what is flushed here.
     client.text("SET synchronous_commit = local").await?;
     for (call, _, answer) in calls {
