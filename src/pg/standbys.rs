@@ -40,7 +40,6 @@ pub fn wait_until_commits_wait(deadline: impl FnOnce() -> Deadline) -> bool {
 }
 
 /// Whether the flag is missing. Without senders there are no standbys, and commits never wait.
-#[cold]
 fn lacks_flag() -> bool {
     // SAFETY: a variable of the server, set when it started.
     (unsafe { pg_sys::max_wal_senders }) > 0 && !standbys_are_defined()
