@@ -222,8 +222,8 @@ pub(crate) fn living_children(parent: i32) -> Result<Vec<i32>> {
         .collect())
 }
 
-/// Whether a process that was frozen has stopped, or has ended. It stops when it returns from the kernel, where it may have
-/// been starting another process.
+/// Whether a process that was frozen has stopped, or has ended. It stops when it returns from the kernel, where it may
+/// have been starting another process.
 pub(crate) fn stands_still(pid: i32) -> bool {
     state_and_parent(pid).is_none_or(|(state, _)| "TtZ".contains(state))
 }

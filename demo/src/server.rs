@@ -59,8 +59,8 @@ impl Builder {
         self
     }
 
-    /// Copies the files of this cluster, which nobody ever starts. The first server that asks for it has initdb make it.
-    /// To copy is quicker than initdb, but all copies have one identifier.
+    /// Copies the files of this cluster, which nobody ever starts. The first server that asks for it has initdb make
+    /// it. To copy is quicker than initdb, but all copies have one identifier.
     pub fn like(mut self, cluster: impl Into<PathBuf>) -> Self {
         self.like = Some(cluster.into());
         self
@@ -361,8 +361,8 @@ pub fn postmaster_pid(data_dir: &Path) -> Option<i32> {
 /// `sockets`.
 pub fn kill9_server(data_dir: &Path, sockets: &Path, port: u16) -> Result<()> {
     let postmaster = postmaster_pid(data_dir).context("the server does not run")?;
-    // A frozen postmaster starts no process. But a fork that is under way still ends, so its child is listed only once the
-    // postmaster stands still.
+    // A frozen postmaster starts no process. But a fork that is under way still ends, so its child is listed only once
+    // the postmaster stands still.
     host::freeze(postmaster);
     host::wait_until("the postmaster's standing still", CRASH_LIMIT, || Ok(host::stands_still(postmaster)))?;
     // The postmaster comes last: none of the others is to notice its death and do something about it.

@@ -4,8 +4,8 @@
 //! a synchronous standby has it, if the writer was terminated, or the server restarted, while the writer waited for the
 //! standby. A crash or a failover takes such a commit back, so its outcome must not be handed out yet.
 //!
-//! A standby may be the former primary. Then it shows commits that no other server has, until it is rewound. So a standby
-//! hands out an outcome once the server that it follows has sent everything that the standby shows.
+//! A standby may be the former primary. Then it shows commits that no other server has, until it is rewound. So a
+//! standby hands out an outcome once the server that it follows has sent everything that the standby shows.
 //!
 //! Usually no question to the server is needed. The backend remembers a transaction id and a position in the log: all
 //! transactions below that id had ended when the log stood there. Once the log is durable up to that position, so are
@@ -31,8 +31,8 @@ impl Writer {
     /// This transaction. Its own commit makes the row durable, so nothing is waited for.
     pub const THIS: Writer = Writer { xid: 0, frozen: false };
 
-    /// The writer of a row, by the column `xmin` of the row. Where the row is frozen, the column still has the id. So it
-    /// counts as frozen: the server may not be asked about the id.
+    /// The writer of a row, by the column `xmin` of the row. Where the row is frozen, the column still has the id. So
+    /// it counts as frozen: the server may not be asked about the id.
     pub fn of_xid(xid: pg_sys::TransactionId) -> Writer {
         Writer { xid: xid.into_inner(), frozen: true }
     }
@@ -116,8 +116,8 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
     if in_recovery() || !durable {
         return durable;
     }
-    // SAFETY: reads the state of the server, which is not in recovery. The id comes from a row that was just seen, so the
-    // server still knows it unless the row is frozen.
+    // SAFETY: reads the state of the server, which is not in recovery. The id comes from a row that was just seen, so
+    // the server still knows it unless the row is frozen.
     unsafe {
         note_progress(level, now_us);
         if is_known(writer, level, now_us) {

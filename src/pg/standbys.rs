@@ -1,10 +1,10 @@
 //! Synchronous standbys, as this server knows them, and on a standby the server that it follows.
 //!
-//! A commit waits for standbys if a flag in shared memory says so (`WalSndCtl`). Only the checkpointer sets this flag, when
-//! it reads `synchronous_standby_names` again. A checkpointer that is writing a checkpoint may read the setting much later
-//! than all other processes. Meanwhile `pg_stat_replication` already shows the standby as `sync`, but commits are
-//! acknowledged without it. So a transaction that records something compares its own setting with the flag before it
-//! commits, and waits for the checkpointer.
+//! A commit waits for standbys if a flag in shared memory says so (`WalSndCtl`). Only the checkpointer sets this flag,
+//! when it reads `synchronous_standby_names` again. A checkpointer that is writing a checkpoint may read the setting
+//! much later than all other processes. Meanwhile `pg_stat_replication` already shows the standby as `sync`, but
+//! commits are acknowledged without it. So a transaction that records something compares its own setting with the flag
+//! before it commits, and waits for the checkpointer.
 
 use super::server::server_version;
 use super::wait::{Deadline, poll};
@@ -18,8 +18,8 @@ pub fn level_asked_for() -> i32 {
     unsafe { pg_sys::synchronous_commit }
 }
 
-/// The level to which a commit of this backend has to be durable: that of `synchronous_commit`, and at most the local flush
-/// if neither the setting nor the flag names standbys.
+/// The level to which a commit of this backend has to be durable: that of `synchronous_commit`, and at most the local
+/// flush if neither the setting nor the flag names standbys.
 pub fn level_of_commits() -> i32 {
     // SAFETY: a variable of the server, set when it started.
     let has_senders = unsafe { pg_sys::max_wal_senders } > 0;
@@ -27,8 +27,8 @@ pub fn level_of_commits() -> i32 {
     if level > LOCAL && !(has_senders && (standbys_are_named() || standbys_are_defined())) { LOCAL } else { level }
 }
 
-/// Whether a commit of this backend would be acknowledged without the standby that it has to wait for: the setting names
-/// one, and the checkpointer has not set the flag yet.
+/// Whether a commit of this backend would be acknowledged without the standby that it has to wait for: the setting
+/// names one, and the checkpointer has not set the flag yet.
 pub fn commit_would_not_wait() -> bool {
     level_asked_for() > LOCAL && standbys_are_named() && lacks_flag()
 }
@@ -56,9 +56,9 @@ fn standbys_are_named() -> bool {
 
 /// Whether commits wait for standbys, as the checkpointer has noted it.
 pub fn standbys_are_defined() -> bool {
-    // SAFETY: the shared memory exists as long as the server. The byte after the positions has another name in some minor
-    // versions, but the same place in all of them. PostgreSQL's commit reads it without SyncRepLock, too: a byte is read in
-    // one access, and a commit that sees a former value is one that came a moment before the change.
+    // SAFETY: the shared memory exists as long as the server. The byte after the positions has another name in some
+    // minor versions, but the same place in all of them. PostgreSQL's commit reads it without SyncRepLock, too: a byte
+    // is read in one access, and a commit that sees a former value is one that came a moment before the change.
     let status = unsafe {
         let status: *const u8 = (&raw const (*pg_sys::WalSndCtl).lsn).add(1).cast();
         status.read_volatile()
@@ -85,8 +85,8 @@ fn means_defined(status: u8, version: i32, names: bool) -> bool {
     }
 }
 
-/// The position up to which the synchronous standbys have confirmed the log, as the level demands. Their senders note it
-/// by their own setting, whatever the flag says.
+/// The position up to which the synchronous standbys have confirmed the log, as the level demands. Their senders note
+/// it by their own setting, whatever the flag says.
 pub fn confirmed(level: i32) -> u64 {
     let mode = (level - LOCAL - 1).clamp(0, 2) as usize;
     // SAFETY: the shared memory exists as long as the server. A position is read in one access.
@@ -94,10 +94,11 @@ pub fn confirmed(level: i32) -> u64 {
 }
 
 /// Whether this standby has received everything that it shows from the server that it follows, since its own start. A
-/// former primary has written commits itself that the new one may lack. It receives the log from the new primary at most
-/// up to the point where their histories part, which lies before such a commit.
+/// former primary has written commits itself that the new one may lack. It receives the log from the new primary at
+/// most up to the point where their histories part, which lies before such a commit.
 ///
-/// A standby that follows no server and reads the log from an archive has nothing to compare with. It counts as complete.
+/// A standby that follows no server and reads the log from an archive has nothing to compare with. It counts as
+/// complete.
 pub fn has_received_what_it_shows() -> bool {
     // SAFETY: reads shared memory, with no need for the other results. The settings are null or terminated strings.
     unsafe {

@@ -31,9 +31,9 @@ pub fn init() {
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
 }
 
-/// The line of CONTEXT for lines of the server's log that are written while a request is open, which names the request. So
-/// what the log tells of the time before an outage can be held against what was recorded. Neither a payload nor a response
-/// goes there.
+/// The line of CONTEXT for lines of the server's log that are written while a request is open, which names the request.
+/// So what the log tells of the time before an outage can be held against what was recorded. Neither a payload nor a
+/// response goes there.
 fn log_context() -> Option<String> {
     match guc::log_context().then(open::last_open)?? {
         (name, 0) => Some(name.to_string()),
@@ -102,8 +102,8 @@ fn refuse_unrecorded(preparing: bool) {
 }
 
 /// Refuses a commit that records something and would be acknowledged without the synchronous standby that the setting
-/// names, unless the checkpointer reads the setting in time (see `pg/standbys.rs`). This comes as late as possible: what
-/// is done before may take long.
+/// names, unless the checkpointer reads the setting in time (see `pg/standbys.rs`). This comes as late as possible:
+/// what is done before may take long.
 fn refuse_commit_without_standby() {
     if written::so_far().here
         && pg::commit_would_not_wait()

@@ -61,7 +61,8 @@ impl Fleet {
             nodes.push(node);
         }
         let fleet = Self { nodes, _etcd: etcd, password, home };
-        // The standbys first: PostgreSQL does not promote a copy that was taken while an unlogged table was being created.
+        // The standbys first: PostgreSQL does not promote a copy that was taken while an unlogged table was being
+        // created.
         let leader = fleet.wait_until_whole(synchronous).await?;
         let superuser = fleet.connect(leader, "postgres").await?;
         superuser.text(&format!("CREATE ROLE {ROLE} LOGIN PASSWORD '{}'", fleet.password)).await?;
@@ -115,12 +116,12 @@ impl Fleet {
         }
     }
 
-    /// Waits until there are a leader and two standbys that follow it, one of them, if it is to be so, synchronous. Returns
-    /// the leader.
+    /// Waits until there are a leader and two standbys that follow it, one of them, if it is to be so, synchronous.
+    /// Returns the leader.
     ///
-    /// Patroni says that a standby is synchronous when `pg_stat_replication` does, and that may be before commits wait for it.
-    /// So a commit has to prove it. It fails to where Patroni has just chosen another standby, and then all is looked at
-    /// once more.
+    /// Patroni says that a standby is synchronous when `pg_stat_replication` does, and that may be before commits wait
+    /// for it. So a commit has to prove it. It fails to where Patroni has just chosen another standby, and then all is
+    /// looked at once more.
     pub async fn wait_until_whole(&self, synchronous: bool) -> Result<usize> {
         let start = Instant::now();
         let mut obstacle = String::new();
@@ -141,8 +142,8 @@ impl Fleet {
         }
     }
 
-    /// Whether commits on the leader wait for its synchronous standby. The CHECKPOINT returns after the checkpointer has read
-    /// the setting.
+    /// Whether commits on the leader wait for its synchronous standby. The CHECKPOINT returns after the checkpointer
+    /// has read the setting.
     async fn commits_wait(&self, leader: usize, standby: usize) -> Result<bool> {
         let (probe, watch) = (self.connect(leader, "postgres").await?, self.connect(leader, "postgres").await?);
         watch.text("CHECKPOINT").await?;
@@ -175,8 +176,8 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Copies the complete logs of the servers and of what stands around them to the directory that the variable `IDEM_LOGS`
-    /// names, if it does. A test prints only their ends.
+    /// Copies the complete logs of the servers and of what stands around them to the directory that the variable
+    /// `IDEM_LOGS` names, if it does. A test prints only their ends.
     fn drop(&mut self) {
         let Some(kept) = env::var_os("IDEM_LOGS").map(PathBuf::from) else { return };
         let kept = kept.join(self.home().file_name().unwrap_or_default());

@@ -32,11 +32,13 @@ pub async fn start_synchronous(primary: &Cluster, synchronous_commit: &str) -> R
 
 /// Whether a commit waits for this standby: it must not be acknowledged while the standby's receiver is frozen.
 ///
-/// That `pg_stat_replication` shows the standby as `sync` proves nothing. Commits wait only when the checkpointer has read
-/// the setting, which a CHECKPOINT before this call makes sure of. `probe` and `watch` are connections to the primary.
+/// That `pg_stat_replication` shows the standby as `sync` proves nothing. Commits wait only when the checkpointer has
+/// read the setting, which a CHECKPOINT before this call makes sure of. `probe` and `watch` are connections to the
+/// primary.
 pub async fn commits_wait(probe: &Connection, watch: &Connection, standby: &Connection) -> Result<bool> {
     let pid = receiver(standby).await?;
-    let waits = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND wait_event = 'SyncRep'", probe.pid().await?);
+    let waits =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND wait_event = 'SyncRep'", probe.pid().await?);
     let frozen = Frozen::stop(pid);
     // A transaction without a record of its own in the log would not wait.
     let answer = probe.text("SELECT FROM pg_logical_emit_message(true, 'probe', '')");

@@ -1,6 +1,6 @@
-//! `synchronous_standby_names` was changed, and the checkpointer has not read it yet. PostgreSQL then acknowledges commits
-//! without the standby. A transaction that records a request is not acknowledged, and no outcome is replayed that the standby
-//! has not confirmed.
+//! `synchronous_standby_names` was changed, and the checkpointer has not read it yet. PostgreSQL then acknowledges
+//! commits without the standby. A transaction that records a request is not acknowledged, and no outcome is replayed
+//! that the standby has not confirmed.
 
 use std::future::Future;
 
@@ -33,10 +33,11 @@ struct Late {
 }
 
 async fn late(version: Version) -> Result<Late> {
-    let primary = shop::start_with(version, &[("max_prepared_transactions", "10")])?;
+    let primary = shop::start(version)?;
     primary.psql(
         DATABASE,
-        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true); CREATE TABLE effect (key text)",
+        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
+         CREATE TABLE effect (key text)",
     )?;
     let standby = primary.standby()?;
     standby.catch_up_with(&primary)?;
@@ -99,7 +100,10 @@ async fn a_commit_that_cannot_wait_for_its_standby_is_refused(version: Version) 
         client.text("ROLLBACK").await?;
         ensure!(error.code().code() == "55P03", "{call}: {error:?}");
         ensure!(error.message() == "the commit would not wait for its synchronous standby", "{call}: {error:?}");
-        ensure!(error.detail().is_some_and(|detail| detail.starts_with("synchronous_standby_names is set")), "{error:?}");
+        ensure!(
+            error.detail().is_some_and(|detail| detail.starts_with("synchronous_standby_names is set")),
+            "{error:?}"
+        );
         ensure!(error.hint().is_some_and(|hint| hint.contains("CHECKPOINT")), "{error:?}");
     }
     ensure!(client.lookup("payments", "k").await? == "unknown");
@@ -141,12 +145,12 @@ async fn a_caller_that_asks_for_no_standby_does_not_wait(version: Version) -> Re
 }
 
 // Goal: an outcome is replayed once the standby has confirmed it, whatever the checkpointer knows.
-// Method: an outcome that was committed without the standby. A caller that asks for the standby gets it when the standby
-// receives again, while the checkpointer still stands still.
+// Method: an outcome that was committed without the standby. A caller that asks for the standby gets it when the
+// standby receives again, while the checkpointer still stands still.
 async fn a_replay_waits_for_the_standby_before_the_checkpointer_does(version: Version) -> Result<()> {
     let Late { primary, _standby, receiver, checkpointer } = late(version).await?;
     let recorder = primary.connect(DATABASE).await?;
-    recorder.text("SET synchronous_commit = local; SELECT idem_create_session('other')").await?;
+    recorder.text("SET synchronous_commit = local").await?;
     recorder.text(&executes("k", "COMMIT")).await?;
     recorder.text("SELECT idem_once('mails', 'm')").await?;
     let client = primary.connect(DATABASE).await?;
@@ -179,7 +183,8 @@ async fn health_is_critical_until_the_checkpointer_has_read_the_setting(version:
     let watch: Connection = primary.connect(DATABASE).await?;
     let row = "SELECT level, detail FROM idempotence.health WHERE name = 'standby'";
     let found = watch.text(row).await?;
-    let wanted = "2|synchronous_standby_names is set, but commits do not wait for a standby: the checkpointer has not read the setting yet";
+    let wanted = "2|synchronous_standby_names is set, but commits do not wait for a standby: \
+                  the checkpointer has not read the setting yet";
     ensure!(found == wanted, "{found}");
     let hint = watch.text("SELECT hint FROM idempotence.health WHERE name = 'standby'").await?;
     ensure!(hint.contains("CHECKPOINT"), "{hint}");

@@ -61,10 +61,10 @@ async fn lost_leaders_cost_no_answer_and_repeat_no_effect() -> Result<()> {
     report.check()
 }
 
-// Goal: a former leader that is a standby by now, and is not rewound yet, answers no client with an outcome that the next
-// leader lacks.
-// Method: nothing of the last commits reaches the standbys before the leader is killed. Patroni starts the former leader as a
-// standby. HAProxy stands still until then, so it has not noticed yet, and sends clients there.
+// Goal: a former leader that is a standby by now, and is not rewound yet, answers no client with an outcome that the
+// next leader lacks.
+// Method: nothing of the last commits reaches the standbys before the leader is killed. Patroni starts the former
+// leader as a standby. HAProxy stands still until then, so it has not noticed yet, and sends clients there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Patroni, etcd and HAProxy: make test-fleet"]
 async fn a_former_leader_answers_nothing_that_the_next_one_lacks() -> Result<()> {
@@ -118,8 +118,8 @@ async fn wait_until_it_is_a_standby(fleet: &Fleet, former: usize) -> Result<()> 
     }
 }
 
-// Goal: the proof of lost_leaders_cost_no_answer_and_repeat_no_effect can fail: without a synchronous standby, a failover
-// loses what it had not received.
+// Goal: the proof of lost_leaders_cost_no_answer_and_repeat_no_effect can fail: without a synchronous standby, a
+// failover loses what it had not received.
 // Method: nothing reaches the standbys for the last requests before the leader is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Patroni, etcd and HAProxy: make test-fleet"]

@@ -161,8 +161,8 @@ async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
 }
 
 // Goal: a journal is read on a standby as our tables are, and written after a promotion.
-// Method: outcomes, a lease and a checkpoint in a journal. Each call on the standby, then what was refused there, on the
-// same connection, after the promotion.
+// Method: outcomes, a lease and a checkpoint in a journal. Each call on the standby, then what was refused there, on
+// the same connection, after the promotion.
 async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
     let primary = shop::start(version)?;
     primary.psql(
@@ -223,10 +223,10 @@ async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: a former primary that is started as a standby replays no outcome that the new primary may lack. It replays again
-// when it has proved to have no more than the new one, also while that is away.
-// Method: an outcome that only the former primary has. Without a rewind it cannot follow the new one. Then the new primary
-// is shut down in good order, when its standby has all that it has, and follows that one.
+// Goal: a former primary that is started as a standby replays no outcome that the new primary may lack. It replays
+// again when it has proved to have no more than the new one, also while that is away.
+// Method: an outcome that only the former primary has. Without a rewind it cannot follow the new one. Then the new
+// primary is shut down in good order, when its standby has all that it has, and follows that one.
 async fn a_former_primary_replays_nothing_that_the_new_one_may_lack(version: Version) -> Result<()> {
     let (former, new) = start(version)?;
     former.connect(DATABASE).await?.execute("payments", "both", "1").await?;
