@@ -205,19 +205,23 @@ CROSS JOIN (SELECT pg_catalog.count(*) AS waiting, pg_catalog.min(a.query_start)
 
 CREATE VIEW idempotence.check_standby AS
 SELECT CASE WHEN s.is_standby OR s.needed OPERATOR(pg_catalog.=) 0 THEN 0
+            WHEN NOT s.waits THEN 2
             WHEN NOT s.sees THEN 1
             WHEN s.there OPERATOR(pg_catalog.<) s.needed AND (s.asks OR s.waiting OPERATOR(pg_catalog.>) 0) THEN 2
             WHEN s.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval) THEN 1
             ELSE 0 END AS level,
        CASE WHEN s.is_standby THEN 'this is a standby; the primary waits for its standbys'
             WHEN s.needed OPERATOR(pg_catalog.=) 0 THEN 'synchronous_standby_names is empty: no commit waits for a standby'
+            WHEN NOT s.waits THEN 'synchronous_standby_names is set, but commits do not wait for a standby: the checkpointer has not read the setting yet'
             WHEN NOT s.sees THEN 'the owner of the extension may not see which standbys are there'
             ELSE pg_catalog.format('%s of %s synchronous standbys are there%s; %s commits wait for them%s', s.there, s.needed,
                    CASE WHEN s.there OPERATOR(pg_catalog.<) s.needed THEN pg_catalog.format(', missing: %s', s.missing) END, s.waiting,
                    CASE WHEN s.waiting OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format(', the first since %s', pg_catalog.date_trunc('second', s.since)) END) END AS detail,
-       CASE WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
+       CASE WHEN NOT s.waits THEN 'Do not fail over: commits of other programs are acknowledged without their standby, and those that record a request end with 55P03. The checkpointer reads the setting at the end of its checkpoint at the latest. CHECKPOINT hurries it, and returns after that. If it does not return, the checkpointer hangs: pg_stat_activity shows what it waits for.'
+            WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
             ELSE 'Commits hang, and replays are in_progress. Bring the standby back, resume its replay if that is paused, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, While the synchronous standby is away, tells what each way costs.' END AS hint
 FROM (SELECT s.*, pg_catalog.pg_is_in_recovery() AS is_standby, pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') AS sees,
+             idempotence.commits_wait() AS waits,
              -- Where the server's own default asks for no standby, one that is away harms nobody until somebody waits.
              (SELECT c.reset_val OPERATOR(pg_catalog.<>) ALL ('{off,local}'::pg_catalog.text[]) FROM pg_catalog.pg_settings c
               WHERE c.name OPERATOR(pg_catalog.=) 'synchronous_commit') AS asks

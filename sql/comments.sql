@@ -247,6 +247,7 @@ COMMENT ON FUNCTION idempotence.look_at(text) IS 'internal to the view health: w
 COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
 COMMENT ON FUNCTION idempotence.milliseconds(text) IS 'internal to the view health: what a text means as the value of a setting of time; null: nothing';
 COMMENT ON FUNCTION idempotence.restarts(boolean) IS 'internal to the view health: how often the launcher was started anew, lately (within the last hour) or since the server came up; null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.commits_wait() IS 'internal to the view health: whether commits wait for synchronous standbys, as the checkpointer has read synchronous_standby_names';
 COMMENT ON FUNCTION idempotence.deadlocks() IS 'internal to the view health: how many waits for locks of this extension ended in a deadlock within the last hour; null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.clock_jump() IS 'internal to the view health: when the clock was set last; null: that is not known';
 COMMENT ON FUNCTION idempotence.clock_jump_by() IS 'internal to the view health: by how much the clock was set forward, or back if it is negative';

@@ -1236,6 +1236,14 @@ AS 'MODULE_PATHNAME', 'free_space_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::look_whether_ready
 CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
 STRICT VOLATILE PARALLEL UNSAFE 
@@ -1244,84 +1252,19 @@ AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_grant
-CREATE  FUNCTION idempotence."note_grant"(
-	"role" regrole, /* Option < Regrole > */
-	"level" TEXT /* Option < & str > */
-) RETURNS VOID /* Result < () > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::databases
-CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_begin
-CREATE  FUNCTION idempotence."import_begin"(
-	"session" TEXT, /* Option < & str > */
-	"query" TEXT, /* Option < & str > */
-	"reason" TEXT /* Option < & str > */
-) RETURNS TEXT /* Result < String > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_begin_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::legible
-CREATE  FUNCTION idempotence."legible"(
-	"words" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'legible_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+-- idempotence::api::internal::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+-- idempotence::api::internal::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1349,6 +1292,40 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::internal::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'databases_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::digest_fits
 CREATE  FUNCTION idempotence."digest_fits"(
 	"digest" uuid, /* Option < Uuid > */
@@ -1358,6 +1335,62 @@ CREATE  FUNCTION idempotence."digest_fits"(
 STABLE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1381,22 +1414,6 @@ AS 'MODULE_PATHNAME', 'restarts_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::internal::setting
 CREATE  FUNCTION idempotence."setting"(
 	"name" TEXT /* Option < & str > */
@@ -1404,30 +1421,6 @@ CREATE  FUNCTION idempotence."setting"(
 STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'setting_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::swept_instead
-CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1441,35 +1434,50 @@ AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+-- idempotence::api::internal::commits_wait
+CREATE  FUNCTION idempotence."commits_wait"() RETURNS bool /* bool */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
+AS 'MODULE_PATHNAME', 'commits_wait_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::moving::import_begin
+CREATE  FUNCTION idempotence."import_begin"(
+	"session" TEXT, /* Option < & str > */
+	"query" TEXT, /* Option < & str > */
+	"reason" TEXT /* Option < & str > */
+) RETURNS TEXT /* Result < String > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS VOID /* Result < () > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+AS 'MODULE_PATHNAME', 'retention_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2391,19 +2399,23 @@ CROSS JOIN (SELECT pg_catalog.count(*) AS waiting, pg_catalog.min(a.query_start)
 
 CREATE VIEW idempotence.check_standby AS
 SELECT CASE WHEN s.is_standby OR s.needed OPERATOR(pg_catalog.=) 0 THEN 0
+            WHEN NOT s.waits THEN 2
             WHEN NOT s.sees THEN 1
             WHEN s.there OPERATOR(pg_catalog.<) s.needed AND (s.asks OR s.waiting OPERATOR(pg_catalog.>) 0) THEN 2
             WHEN s.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval) THEN 1
             ELSE 0 END AS level,
        CASE WHEN s.is_standby THEN 'this is a standby; the primary waits for its standbys'
             WHEN s.needed OPERATOR(pg_catalog.=) 0 THEN 'synchronous_standby_names is empty: no commit waits for a standby'
+            WHEN NOT s.waits THEN 'synchronous_standby_names is set, but commits do not wait for a standby: the checkpointer has not read the setting yet'
             WHEN NOT s.sees THEN 'the owner of the extension may not see which standbys are there'
             ELSE pg_catalog.format('%s of %s synchronous standbys are there%s; %s commits wait for them%s', s.there, s.needed,
                    CASE WHEN s.there OPERATOR(pg_catalog.<) s.needed THEN pg_catalog.format(', missing: %s', s.missing) END, s.waiting,
                    CASE WHEN s.waiting OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format(', the first since %s', pg_catalog.date_trunc('second', s.since)) END) END AS detail,
-       CASE WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
+       CASE WHEN NOT s.waits THEN 'Do not fail over: commits of other programs are acknowledged without their standby, and those that record a request end with 55P03. The checkpointer reads the setting at the end of its checkpoint at the latest. CHECKPOINT hurries it, and returns after that. If it does not return, the checkpointer hangs: pg_stat_activity shows what it waits for.'
+            WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
             ELSE 'Commits hang, and replays are in_progress. Bring the standby back, resume its replay if that is paused, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, While the synchronous standby is away, tells what each way costs.' END AS hint
 FROM (SELECT s.*, pg_catalog.pg_is_in_recovery() AS is_standby, pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') AS sees,
+             idempotence.commits_wait() AS waits,
              -- Where the server's own default asks for no standby, one that is away harms nobody until somebody waits.
              (SELECT c.reset_val OPERATOR(pg_catalog.<>) ALL ('{off,local}'::pg_catalog.text[]) FROM pg_catalog.pg_settings c
               WHERE c.name OPERATOR(pg_catalog.=) 'synchronous_commit') AS asks
@@ -3443,6 +3455,7 @@ COMMENT ON FUNCTION idempotence.look_at(text) IS 'internal to the view health: w
 COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
 COMMENT ON FUNCTION idempotence.milliseconds(text) IS 'internal to the view health: what a text means as the value of a setting of time; null: nothing';
 COMMENT ON FUNCTION idempotence.restarts(boolean) IS 'internal to the view health: how often the launcher was started anew, lately (within the last hour) or since the server came up; null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.commits_wait() IS 'internal to the view health: whether commits wait for synchronous standbys, as the checkpointer has read synchronous_standby_names';
 COMMENT ON FUNCTION idempotence.deadlocks() IS 'internal to the view health: how many waits for locks of this extension ended in a deadlock within the last hour; null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.clock_jump() IS 'internal to the view health: when the clock was set last; null: that is not known';
 COMMENT ON FUNCTION idempotence.clock_jump_by() IS 'internal to the view health: by how much the clock was set forward, or back if it is negative';

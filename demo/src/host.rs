@@ -214,12 +214,18 @@ pub(crate) fn is_child(pid: i32, parent: i32) -> bool {
     state_and_parent(pid).is_some_and(|(_, its_parent)| its_parent == parent)
 }
 
-/// The processes that this process has started and that it has not waited for.
-pub fn children(parent: i32) -> Result<Vec<i32>> {
+/// The processes that this process has started and that have not ended.
+pub(crate) fn living_children(parent: i32) -> Result<Vec<i32>> {
     Ok(fs::read_dir("/proc")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|&pid| is_child(pid, parent))
+        .filter(|&pid| is_child(pid, parent) && !has_ended(pid))
         .collect())
+}
+
+/// Whether a process that was frozen has stopped, or has ended. It stops when it returns from the kernel, where it may
+/// have been starting another process.
+pub(crate) fn stands_still(pid: i32) -> bool {
+    state_and_parent(pid).is_none_or(|(state, _)| "TtZ".contains(state))
 }
 
 /// Whether a process has ended. A zombie counts as ended: in some containers nobody reaps the dead, and

@@ -59,8 +59,8 @@ impl Builder {
         self
     }
 
-    /// Copies the files of this cluster, which nobody ever starts. The first server that asks for it has initdb make it.
-    /// To copy is quicker than initdb, but all copies have one identifier.
+    /// Copies the files of this cluster, which nobody ever starts. The first server that asks for it has initdb make
+    /// it. To copy is quicker than initdb, but all copies have one identifier.
     pub fn like(mut self, cluster: impl Into<PathBuf>) -> Self {
         self.like = Some(cluster.into());
         self
@@ -132,6 +132,17 @@ impl Server {
         )?;
         // The primary's settings came along with its files.
         standby.first_start(&[])
+    }
+
+    /// Makes this server a standby of another one at its next start. Its files must be those of a copy.
+    pub fn follow(&self, primary: &Self) -> Result<()> {
+        // Of two lines, the last one in this file counts. It is read after postgresql.conf.
+        let connect_string = quote(&primary.connect_string("postgres", SUPERUSER));
+        let mut file = OpenOptions::new().append(true).open(self.data_dir().join("postgresql.auto.conf"))?;
+        writeln!(file, "primary_conninfo = {connect_string}")?;
+        writeln!(file, "primary_slot_name = ''")?;
+        fs::write(self.data_dir().join("standby.signal"), "")?;
+        Ok(())
     }
 
     fn initialise(&self, data_dir: &Path) -> Result<()> {
@@ -350,17 +361,18 @@ pub fn postmaster_pid(data_dir: &Path) -> Option<i32> {
 /// `sockets`.
 pub fn kill9_server(data_dir: &Path, sockets: &Path, port: u16) -> Result<()> {
     let postmaster = postmaster_pid(data_dir).context("the server does not run")?;
-    // Freeze the postmaster first, so that it starts no process while we list its children.
-    let mut processes = vec![postmaster];
+    // A frozen postmaster starts no process. But a fork that is under way still ends, so its child is listed only once
+    // the postmaster stands still.
     host::freeze(postmaster);
-    processes.extend(host::children(postmaster)?);
+    host::wait_until("the postmaster's standing still", CRASH_LIMIT, || Ok(host::stands_still(postmaster)))?;
     // The postmaster comes last: none of the others is to notice its death and do something about it.
-    for &pid in processes.iter().rev() {
-        host::kill9(pid);
-    }
     host::wait_until("the end of the killed processes", CRASH_LIMIT, || {
-        Ok(processes.iter().all(|&pid| host::has_ended(pid)))
+        let alive = host::living_children(postmaster)?;
+        alive.iter().for_each(|&pid| host::kill9(pid));
+        Ok(alive.is_empty())
     })?;
+    host::kill9(postmaster);
+    host::wait_until("the end of the killed postmaster", CRASH_LIMIT, || Ok(host::has_ended(postmaster)))?;
     // If nobody reaps the zombies, these files would make the next start believe that the server runs. Whoever has
     // started the server may already have started it again, with files of its own.
     let mut socket_lock = host::socket_path(sockets, port).into_os_string();

@@ -170,6 +170,12 @@ fn restarts(lately: Option<bool>) -> Option<i64> {
     i64::try_from(if lately? { within_the_hour as u64 } else { ever }).ok()
 }
 
+/// Whether commits wait for synchronous standbys, as the checkpointer has noted it.
+#[pg_extern(schema = "idempotence", volatile, parallel_safe)]
+fn commits_wait() -> bool {
+    pg::standbys_are_defined()
+}
+
 /// How many waits for locks of ours have ended in a deadlock within the last hour in this database; NULL when the library
 /// is not preloaded.
 #[pg_extern(schema = "idempotence", volatile, parallel_safe)]

@@ -476,16 +476,33 @@ errors! {
         "Another transaction holds it, and the wait ran out.",
         hint;
 
-    /// What is waited for is committed, and waits for a synchronous standby. `pid`: the process whose commit waits; none where
-    /// it was ended meanwhile, and its commit is not durable yet.
-    AwaitsStandby { what: String, pid: Option<i32>, hint: &'static str } =>
+    /// What is waited for is committed, and waits for a synchronous standby. `pid`: the process whose commit waits.
+    AwaitsStandby { what: String, pid: i32, hint: &'static str } =>
         Standard(ERRCODE_LOCK_NOT_AVAILABLE),
         "{what} is still in progress",
-        (match pid {
-            Some(pid) => format!("Process {pid} has it. That has written its commit, and waits for a synchronous standby: to end the process undoes nothing."),
-            None => String::from("It is done, and committed here, but not yet as durable as a commit of the caller's would be: a synchronous standby may be away."),
-        }),
+        "Process {pid} has it. That has written its commit, and waits for a synchronous standby: to end the process undoes nothing.",
         "{hint} The row standby of idempotence.health tells which standby is away.";
+
+    /// What is waited for is committed on this server, and a failover may still take it back. `on_standby`: this server is a
+    /// standby.
+    NotDurable { what: String, on_standby: bool, hint: &'static str } =>
+        Standard(ERRCODE_LOCK_NOT_AVAILABLE),
+        "{what} is still in progress",
+        (match on_standby {
+            false => "It is done, and committed here, but not yet as durable as a commit of the caller's would be: a synchronous standby may be away.",
+            true => "It is done here, but this standby has not received that from the server that it follows. If it was the primary before, the new primary may lack it.",
+        }),
+        (match on_standby {
+            false => format!("{hint} The row standby of idempotence.health tells which standby is away."),
+            true => String::from("Ask the primary."),
+        });
+
+    /// The commit of a transaction that records something would be acknowledged without its synchronous standby.
+    CommitWouldNotWait =>
+        Standard(ERRCODE_LOCK_NOT_AVAILABLE),
+        "the commit would not wait for its synchronous standby",
+        "synchronous_standby_names is set, but the checkpointer has not read the setting yet, and the wait for it ran out. Until then PostgreSQL acknowledges commits that a failover may lose.",
+        "Send the request again: nothing was committed. The checkpointer reads the setting at the end of its checkpoint at the latest; CHECKPOINT returns after that.";
 
     /// Rust has found no memory.
     OutOfMemory =>

@@ -4,13 +4,17 @@
 //! a synchronous standby has it, if the writer was terminated, or the server restarted, while the writer waited for the
 //! standby. A crash or a failover takes such a commit back, so its outcome must not be handed out yet.
 //!
+//! A standby may be the former primary. Then it shows commits that no other server has, until it is rewound. So a
+//! standby hands out an outcome once the server that it follows has sent everything that the standby shows.
+//!
 //! Usually no question to the server is needed. The backend remembers a transaction id and a position in the log: all
 //! transactions below that id had ended when the log stood there. Once the log is durable up to that position, so are
 //! their commits.
 
 use super::raw::harmless;
-use super::server::server_version;
-use super::wait::{Deadline, nap};
+use super::server::in_recovery;
+use super::standbys::{confirmed, has_received_what_it_shows, level_asked_for, level_of_commits, standbys_are_defined};
+use super::wait::{Deadline, poll};
 use pgrx::pg_sys;
 use std::cell::Cell;
 
@@ -27,8 +31,8 @@ impl Writer {
     /// This transaction. Its own commit makes the row durable, so nothing is waited for.
     pub const THIS: Writer = Writer { xid: 0, frozen: false };
 
-    /// The writer of a row, by the column `xmin` of the row. Where the row is frozen, the column still has the id. So it
-    /// counts as frozen: the server may not be asked about the id.
+    /// The writer of a row, by the column `xmin` of the row. Where the row is frozen, the column still has the id. So
+    /// it counts as frozen: the server may not be asked about the id.
     pub fn of_xid(xid: pg_sys::TransactionId) -> Writer {
         Writer { xid: xid.into_inner(), frozen: true }
     }
@@ -76,8 +80,7 @@ pub enum Durability {
     Flushed,
 }
 
-/// Waits up to the deadline until the commit of `writer` is durable; gives whether it is. On a standby it does not wait,
-/// and gives true.
+/// Waits up to the deadline until the commit of `writer` is durable; gives whether it is.
 pub fn wait_until_durable(
     writer: Writer,
     durability: Durability,
@@ -85,17 +88,10 @@ pub fn wait_until_durable(
     deadline: impl FnOnce() -> Deadline,
 ) -> bool {
     let level = match durability {
-        Durability::OfCaller => level_of_this_backend(),
-        Durability::Flushed => level_of_this_backend().max(LOCAL),
+        Durability::OfCaller => level_of_commits(),
+        Durability::Flushed => level_of_commits().max(LOCAL),
     };
     level == OFF || is_known(writer, level, now_us) || look_and_wait(writer, level, now_us, deadline())
-}
-
-/// The level of `synchronous_commit`; without synchronous standbys, at most the local flush.
-fn level_of_this_backend() -> i32 {
-    // SAFETY: variables of this backend and of the server.
-    let (level, senders) = unsafe { (pg_sys::synchronous_commit, pg_sys::max_wal_senders) };
-    if level > LOCAL && (senders == 0 || !standbys_are_defined()) { LOCAL } else { level }
 }
 
 fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
@@ -111,14 +107,18 @@ fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
 
 #[cold]
 fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) -> bool {
-    // SAFETY: reads the state of the server and of the transaction. The id comes from a row that was just seen, so the
-    // server still knows it unless the row is frozen.
+    // SAFETY: reads the state of the transaction.
+    if unsafe { harmless::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(writer.xid)) } {
+        return true;
+    }
+    let durable = !in_recovery() || wait_for_upstream(deadline);
+    // It may have been promoted meanwhile.
+    if in_recovery() || !durable {
+        return durable;
+    }
+    // SAFETY: reads the state of the server, which is not in recovery. The id comes from a row that was just seen, so
+    // the server still knows it unless the row is frozen.
     unsafe {
-        if harmless::RecoveryInProgress()
-            || harmless::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(writer.xid))
-        {
-            return true;
-        }
         note_progress(level, now_us);
         if is_known(writer, level, now_us) {
             return true;
@@ -182,63 +182,27 @@ fn note_progress(level: i32, now_us: i64) {
 }
 
 /// Waits until the synchronous standbys have confirmed the position, or until no standby has to confirm commits any
-/// more.
+/// more: no setting names one, or the checkpointer has withdrawn its flag. In the latter case this backend reads the
+/// new setting only after its statement.
 fn wait_for_standbys(position: u64, deadline: Deadline) -> bool {
-    let mut nap_us = 1_000;
-    loop {
-        let level = level_of_this_backend();
-        if level <= LOCAL || confirmed(level) >= position {
-            return true;
-        }
-        match deadline.left_us() {
-            Some(0) => return false,
-            left_us => nap(nap_us.min(left_us.unwrap_or(i64::MAX))),
-        }
-        nap_us = (nap_us * 2).min(20_000);
-    }
+    let mut were_defined = false;
+    poll(deadline, || {
+        let (level, are_defined) = (level_of_commits(), standbys_are_defined());
+        let withdrawn = were_defined && !are_defined;
+        were_defined |= are_defined;
+        level <= LOCAL || confirmed(level) >= position || withdrawn
+    })
 }
 
-/// The position up to which the synchronous standbys have confirmed the log, as the level demands.
-fn confirmed(level: i32) -> u64 {
-    let mode = (level - LOCAL - 1).clamp(0, 2) as usize;
-    // SAFETY: the shared memory exists as long as the server. A position is read in one access.
-    unsafe { (&raw const (*pg_sys::WalSndCtl).lsn[mode]).read_volatile() }
-}
-
-/// Whether commits have to wait for standbys, as the checkpointer has noted it.
-fn standbys_are_defined() -> bool {
-    // SAFETY: the shared memory exists as long as the server. The byte after the positions has another name in some minor
-    // versions. The setting is a string or null.
-    let (status, names) = unsafe {
-        let status: *const u8 = (&raw const (*pg_sys::WalSndCtl).lsn).add(1).cast();
-        let names = pg_sys::SyncRepStandbyNames;
-        (status.read_volatile(), !names.is_null() && *names != 0)
-    };
-    means_defined(status, server_version(), names)
-}
-
-/// What the status byte means, which differs between minor versions. Before May 2025 any value but 0 means that
-/// standbys are defined. Since then one bit tells that the checkpointer has looked at the setting, and another that the
-/// setting names standbys. While neither bit is set, the setting itself (`names`) counts.
-fn means_defined(status: u8, version: i32, names: bool) -> bool {
-    const LOOKED_AT: u8 = 1;
-    const DEFINED: u8 = 2;
-    let has_two_bits = match version / 10_000 {
-        15 => version >= 150_013,
-        16 => version >= 160_009,
-        17 => version >= 170_005,
-        _ => true,
-    };
-    match has_two_bits {
-        false => status != 0,
-        true if status & (LOOKED_AT | DEFINED) == 0 => names,
-        true => status & DEFINED != 0,
-    }
+/// Waits until this standby has received what it shows from the server that it follows, or is promoted. A caller that
+/// asks for no standby gets what is flushed here.
+fn wait_for_upstream(deadline: Deadline) -> bool {
+    level_asked_for() <= LOCAL || poll(deadline, || has_received_what_it_shows() || !in_recovery())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{end_of_last_record, means_defined};
+    use super::end_of_last_record;
 
     #[test]
     fn the_log_ends_before_the_header_of_a_page_that_has_no_record() {
@@ -248,16 +212,6 @@ mod tests {
         assert_eq!(ends(5 * segment + 40), 5 * segment);
         for within in [3 * page + 32, 3 * page + 40, 48, 4 * page - 8, 4 * page] {
             assert_eq!(ends(5 * segment + within), 5 * segment + within);
-        }
-    }
-
-    #[test]
-    fn standbys_are_defined_as_each_minor_version_says_it() {
-        assert!(means_defined(1, 150_012, false) && !means_defined(0, 150_012, true));
-        for version in [150_013, 160_009, 170_005, 180_000] {
-            assert!(!means_defined(1, version, true));
-            assert!(means_defined(3, version, false));
-            assert!(means_defined(0, version, true) && !means_defined(0, version, false));
         }
     }
 }

@@ -303,3 +303,16 @@ pub fn nap(us: i64) {
         pg_sys::check_for_interrupts!();
     }
 }
+
+/// Asks `done` again and again until it says yes, or the deadline has passed; gives whether it has said yes.
+pub fn poll(deadline: Deadline, mut done: impl FnMut() -> bool) -> bool {
+    let mut nap_us = 1_000;
+    while !done() {
+        match deadline.left_us() {
+            Some(0) => return false,
+            left_us => nap(nap_us.min(left_us.unwrap_or(i64::MAX))),
+        }
+        nap_us = (nap_us * 2).min(20_000);
+    }
+    true
+}

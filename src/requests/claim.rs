@@ -46,7 +46,7 @@ fn refusal(request: &Request<'_>, begun: Begun) -> Error {
         Begun::Replay(outcome) => {
             Error::AlreadyDone { name, class: outcome.class, recorded_at: pg::describe_moment(outcome.recorded_at) }
         }
-        Begun::NotDurable => Error::AwaitsStandby { what: name.to_string(), pid: None, hint: WAIT_BY_ARGUMENT },
+        Begun::NotDurable => waiting::not_durable(name.to_string(), WAIT_BY_ARGUMENT),
         Begun::InProgress(None) => waiting::ran_out(name.to_string(), &Tag::request(&request.lock()), WAIT_BY_ARGUMENT),
         Begun::InProgress(Some(until)) => {
             const NOT_WAITED_FOR: &str =

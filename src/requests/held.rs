@@ -98,7 +98,7 @@ fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<(
             if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
                 return Ok((Held::Recorded(outcome), None));
             }
-            Err(Error::AwaitsStandby { what: request.name().to_string(), pid: None, hint: WAIT_BY_SETTING })
+            Err(waiting::not_durable(request.name().to_string(), WAIT_BY_SETTING))
         }
         (_, outcome) => {
             if outcome.is_none() {

@@ -10,6 +10,7 @@ use crate::monitor::{Counter, counters};
 use crate::names;
 use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
+use crate::requests::waiting;
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
 use crate::store::looks;
@@ -110,7 +111,7 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
     let mut deadline = || *until.get_or_insert_with(|| Deadline::after(guc::wait_us()));
     if !seen.iter().all(|writer| pg::wait_until_durable(*writer, pg::Durability::OfCaller, now_us, &mut deadline)) {
         let what = "a commit that noted one of the requests before";
-        return Err(Error::AwaitsStandby { what: what.into(), pid: None, hint: WAIT_BY_SETTING });
+        return Err(waiting::not_durable(what.into(), WAIT_BY_SETTING));
     }
     Ok((fresh, contended))
 }

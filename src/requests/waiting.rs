@@ -20,9 +20,14 @@ pub fn take_at_once(request: &Request<'_>, claim: &Tag) -> Result<bool, Error> {
 /// The error for a wait for a request's lock that ran out.
 pub fn ran_out(what: String, claim: &Tag, hint: &'static str) -> Error {
     match claim.holder_pid().filter(|pid| pg::waits_for_standby(*pid)) {
-        Some(pid) => Error::AwaitsStandby { what, pid: Some(pid), hint },
+        Some(pid) => Error::AwaitsStandby { what, pid, hint },
         None => Error::WaitRanOut { what, hint },
     }
+}
+
+/// The error for an outcome that a failover may still take back.
+pub fn not_durable(what: String, hint: &'static str) -> Error {
+    Error::NotDurable { what, on_standby: pg::in_recovery(), hint }
 }
 
 /// The waits of a call for other holders of a request, up to a deadline. Their end is counted, also if an error ends them.

@@ -1,6 +1,7 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has neither checkpoint nor lease, or if an import has not ended. A commit also has other
-//! servers commit in two phases, and gives the signs of life of client sessions. At the end the open list is cleared.
+//! a request is open that has neither checkpoint nor lease, if an import has not ended, or if the commit would not wait
+//! for its synchronous standby. A commit also has other servers commit in two phases, and gives the signs of life of
+//! client sessions. At the end the open list is cleared.
 
 mod coordinator;
 mod first;
@@ -30,9 +31,9 @@ pub fn init() {
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
 }
 
-/// The line of CONTEXT for lines of the server's log that are written while a request is open, which names the request. So
-/// what the log tells of the time before an outage can be held against what was recorded. Neither a payload nor a response
-/// goes there.
+/// The line of CONTEXT for lines of the server's log that are written while a request is open, which names the request.
+/// So what the log tells of the time before an outage can be held against what was recorded. Neither a payload nor a
+/// response goes there.
 fn log_context() -> Option<String> {
     match guc::log_context().then(open::last_open)?? {
         (name, 0) => Some(name.to_string()),
@@ -58,6 +59,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
                 coordinator::ask_for_two_phases();
                 liveness::give_signs();
             }
+            refuse_commit_without_standby();
             blank::before_commit();
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
@@ -96,6 +98,18 @@ fn refuse_unrecorded(preparing: bool) {
         Unrecorded::Error => error.raise(),
         Unrecorded::Warning => error.warn(),
         Unrecorded::Off => {}
+    }
+}
+
+/// Refuses a commit that records something and would be acknowledged without the synchronous standby that the setting
+/// names, unless the checkpointer reads the setting in time (see `pg/standbys.rs`). This comes as late as possible:
+/// what is done before may take long.
+fn refuse_commit_without_standby() {
+    if written::so_far().here
+        && pg::commit_would_not_wait()
+        && !pg::wait_until_commits_wait(|| pg::Deadline::after(guc::wait_us()))
+    {
+        Error::CommitWouldNotWait.raise()
     }
 }
 

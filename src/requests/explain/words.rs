@@ -46,6 +46,10 @@ pub fn tell(
             "Another transaction has its client session, to end it, to hand it over or to save it.".into(),
             "Ask again in a moment.".into(),
         )),
+        Ok(Answer::NotDurable) if pg::in_recovery() => ("in_progress", false, (
+            "It is done here, but this standby has not received that from the server that it follows.".into(),
+            "Ask the primary: if this server was the primary before, the new primary may lack the outcome, and then a retry executes the request.".into(),
+        )),
         Ok(Answer::NotDurable) => ("in_progress", false, (
             "Its outcome is committed, but not yet as durable as a commit here would be.".into(),
             "Ask again in a moment: it is done, and a retry executes nothing. If it stays so, a synchronous standby is away, and the row standby of idempotence.health tells which.".into(),

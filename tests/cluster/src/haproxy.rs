@@ -15,7 +15,7 @@ use crate::patroni::Fleet;
 #[derive(Debug)]
 pub struct Haproxy {
     address: SocketAddr,
-    _daemon: Daemon,
+    daemon: Daemon,
 }
 
 impl Haproxy {
@@ -36,7 +36,12 @@ impl Haproxy {
         fs::write(&file, settings)?;
         let mut haproxy = Account::for_server()?.daemon(installed(&["/usr/sbin/haproxy", "haproxy"]));
         haproxy.arg("-db").arg("-f").arg(file);
-        Ok(Self { address, _daemon: Daemon::start(haproxy, &fleet.home().join("haproxy.log"))? })
+        Ok(Self { address, daemon: Daemon::start(haproxy, &fleet.home().join("haproxy.log"))? })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.daemon.pid()
     }
 
     /// The string by which a client of the fleet connects through it.

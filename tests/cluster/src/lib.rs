@@ -24,6 +24,7 @@ pub mod dump;
 pub mod effort;
 pub mod elsewhere;
 pub mod fixture;
+pub mod frozen;
 pub mod haproxy;
 pub mod limits;
 pub mod load;

@@ -6,8 +6,8 @@
 
 mod node;
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Result, ensure};
 use idempotence_demo::host::{Account, Home};
@@ -21,6 +21,7 @@ pub use node::{Node, Victim};
 use crate::connection::Connection;
 use crate::daemon::{Daemon, installed};
 use crate::limits::LIMIT;
+use crate::standby;
 use crate::version::Version;
 
 /// The database of the clients.
@@ -60,7 +61,8 @@ impl Fleet {
             nodes.push(node);
         }
         let fleet = Self { nodes, _etcd: etcd, password, home };
-        // The standbys first: PostgreSQL does not promote a copy that was taken while an unlogged table was being created.
+        // The standbys first: PostgreSQL does not promote a copy that was taken while an unlogged table was being
+        // created.
         let leader = fleet.wait_until_whole(synchronous).await?;
         let superuser = fleet.connect(leader, "postgres").await?;
         superuser.text(&format!("CREATE ROLE {ROLE} LOGIN PASSWORD '{}'", fleet.password)).await?;
@@ -116,37 +118,77 @@ impl Fleet {
 
     /// Waits until there are a leader and two standbys that follow it, one of them, if it is to be so, synchronous.
     /// Returns the leader.
+    ///
+    /// Patroni says that a standby is synchronous when `pg_stat_replication` does, and that may be before commits wait
+    /// for it. So a commit has to prove it. It fails to where Patroni has just chosen another standby, and then all is
+    /// looked at once more.
     pub async fn wait_until_whole(&self, synchronous: bool) -> Result<usize> {
         let start = Instant::now();
+        let mut obstacle = String::new();
         loop {
-            if let Some(leader) = self.leader_of_all(synchronous).await {
-                return Ok(leader);
+            if let Some((leader, standby)) = self.leader_and_synchronous(synchronous).await {
+                let proof = match standby {
+                    Some(standby) => self.commits_wait(leader, standby).await,
+                    None => Ok(true),
+                };
+                match proof {
+                    Ok(true) => return Ok(leader),
+                    Ok(false) => obstacle = "a commit was acknowledged without the synchronous standby".into(),
+                    Err(error) => obstacle = format!("{error:#}"),
+                }
             }
-            ensure!(start.elapsed() <= LIMIT, "the servers do not follow one leader: {}", self.logs());
+            ensure!(start.elapsed() <= LIMIT, "the servers do not follow one leader: {obstacle} {}", self.logs());
             sleep(PAUSE).await;
         }
     }
 
-    async fn leader_of_all(&self, synchronous: bool) -> Option<usize> {
-        let mut leader = None;
+    /// Whether commits on the leader wait for its synchronous standby. The CHECKPOINT returns after the checkpointer
+    /// has read the setting.
+    async fn commits_wait(&self, leader: usize, standby: usize) -> Result<bool> {
+        let (probe, watch) = (self.connect(leader, "postgres").await?, self.connect(leader, "postgres").await?);
+        watch.text("CHECKPOINT").await?;
+        standby::commits_wait(&probe, &watch, &self.connect(standby, "postgres").await?).await
+    }
+
+    /// The leader, if two standbys follow it, and the synchronous one of them, if there is to be one.
+    async fn leader_and_synchronous(&self, synchronous: bool) -> Option<(usize, Option<usize>)> {
+        let (mut leader, mut in_step) = (None, None);
         let mut following = 0;
-        let mut in_step = 0;
         for (number, node) in self.nodes.iter().enumerate() {
             if node.is("primary").await {
                 leader = Some(number);
             }
+            if node.is("sync").await {
+                in_step = Some(number);
+            }
             following += usize::from(node.is("replica").await);
-            in_step += usize::from(node.is("sync").await);
         }
-        let leader = leader.filter(|_| following == 2 && in_step == usize::from(synchronous))?;
+        let leader = leader.filter(|_| following == 2 && in_step.is_some() == synchronous)?;
         let streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
         let there = self.connect(leader, "postgres").await.ok()?;
-        (there.try_text(streaming).await.ok()? == "2").then_some(leader)
+        (there.try_text(streaming).await.ok()? == "2").then_some((leader, in_step))
     }
 
     /// The ends of all logs, for the message of an error.
     fn logs(&self) -> String {
         self.nodes.iter().map(|node| format!("\n{}: {}", node.name(), node.end_of_log())).collect()
+    }
+}
+
+impl Drop for Fleet {
+    /// Copies the complete logs of the servers and of what stands around them to the directory that the variable
+    /// `IDEM_LOGS` names, if it does. A test prints only their ends.
+    fn drop(&mut self) {
+        let Some(kept) = env::var_os("IDEM_LOGS").map(PathBuf::from) else { return };
+        let kept = kept.join(self.home().file_name().unwrap_or_default());
+        // Nothing can be done about an error: the test has ended.
+        let _ = fs::create_dir_all(&kept);
+        for node in &self.nodes {
+            let _ = fs::copy(node.log_path(), kept.join(format!("{}.log", node.name())));
+        }
+        for log in ["etcd.log", "haproxy.log"] {
+            let _ = fs::copy(self.home().join(log), kept.join(log));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod blank;
 mod caches;
+mod checkpointer;
 mod citus;
 mod clients;
 mod clients_crash;

@@ -12,6 +12,8 @@ on_each_version!(
     a_warm_backend_of_a_standby_follows_the_primary,
     a_standby_that_is_promoted_executes,
     a_standby_replays_out_of_a_journal,
+    a_former_primary_replays_nothing_that_the_new_one_may_lack,
+    a_standby_that_reads_an_archive_replays,
     a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect,
 );
 
@@ -159,8 +161,8 @@ async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
 }
 
 // Goal: a journal is read on a standby as our tables are, and written after a promotion.
-// Method: outcomes, a lease and a checkpoint in a journal. Each call on the standby, then what was refused there, on the
-// same connection, after the promotion.
+// Method: outcomes, a lease and a checkpoint in a journal. Each call on the standby, then what was refused there, on
+// the same connection, after the promotion.
 async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
     let primary = shop::start(version)?;
     primary.psql(
@@ -218,6 +220,87 @@ async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
         ensure!(on_standby.text(&begin(key)).await? == "succeeded|", "{key}");
     }
     ensure!(on_standby.text(&begin("leased")).await? == "in_progress|");
+    Ok(())
+}
+
+// Goal: a former primary that is started as a standby replays no outcome that the new primary may lack. It replays
+// again when it has proved to have no more than the new one, also while that is away.
+// Method: an outcome that only the former primary has. Without a rewind it cannot follow the new one. Then the new
+// primary is shut down in good order, when its standby has all that it has, and follows that one.
+async fn a_former_primary_replays_nothing_that_the_new_one_may_lack(version: Version) -> Result<()> {
+    let (former, new) = start(version)?;
+    former.connect(DATABASE).await?.execute("payments", "both", "1").await?;
+    new.catch_up_with(&former)?;
+    new.stop_fast()?;
+    let recorder = former.connect(DATABASE).await?;
+    recorder.execute("payments", "lost", "1").await?;
+    recorder.text("SELECT idem_once('mails', 'lost')").await?;
+    former.kill9()?;
+    new.start()?;
+    new.promote()?;
+    ensure!(new.psql(DATABASE, "SELECT status FROM idem_lookup('payments', 'lost')")?.trim_end() == "unknown");
+
+    former.follow(&new)?;
+    former.start()?;
+    let calls = [
+        ("SELECT status FROM idem_begin('payments', 'lost')", "in_progress", "succeeded"),
+        ("SELECT status FROM idem_lookup('payments', 'lost')", "in_progress", "succeeded"),
+        ("SELECT status FROM idem_run('payments', 'lost', 'SELECT 1')", "55P03", "succeeded"),
+        ("SELECT idem_once('mails', 'lost')", "55P03", "f"),
+    ];
+    let client = former.connect(DATABASE).await?;
+    client.text("SET idempotence.wait = '50 ms'").await?;
+    // Before it reaches the new primary, and after it has tried.
+    for followed in [false, true] {
+        if followed {
+            former.wait_for_log("forked off current database system timeline").await?;
+        }
+        for (call, answer, _) in calls {
+            let found = client.outcome_of(call).await?;
+            ensure!(found == answer, "{call} on the former primary, followed {followed}: {found}");
+        }
+    }
+    let error = client.error("SELECT idem_run('payments', 'lost', 'SELECT 1')").await?;
+    ensure!(error.detail().is_some_and(|detail| detail.contains("the new primary may lack it")), "{error:?}");
+    let advice = client.text("SELECT idem_explain('payments', 'lost') ->> 'what_to_do_next'").await?;
+    ensure!(advice.starts_with("Ask the primary"), "{advice}");
+    // A caller that asks for no standby gets what is flushed here.
+    client.text("SET synchronous_commit = local").await?;
+    for (call, _, answer) in calls {
+        let found = client.outcome_of(call).await?;
+        ensure!(found == answer, "{call} with synchronous_commit = local: {found}");
+    }
+
+    former.stop_fast()?;
+    let next = new.standby()?;
+    next.catch_up_with(&new)?;
+    new.stop_fast()?;
+    next.promote()?;
+    new.follow(&next)?;
+    new.start()?;
+    let client = new.connect(DATABASE).await?;
+    ensure!(client.replay("payments", "both").await? == "succeeded|1");
+    next.stop_fast()?;
+    ensure!(client.replay("payments", "both").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: a standby that reads the log from an archive, and follows no server, replays what it has.
+// Method: a standby is started anew with restore_command alone.
+async fn a_standby_that_reads_an_archive_replays(version: Version) -> Result<()> {
+    let (primary, standby) = start(version)?;
+    primary.connect(DATABASE).await?.execute("payments", "done", "1").await?;
+    standby.catch_up_with(&primary)?;
+    standby.psql("postgres", "ALTER SYSTEM RESET primary_conninfo; ALTER SYSTEM SET restore_command = 'false'")?;
+    standby.restart()?;
+    let client = standby.connect(DATABASE).await?;
+    ensure!(client.replay("payments", "done").await? == "succeeded|1");
+    // Without an archive it has nothing that could confirm what it shows.
+    standby.psql("postgres", "ALTER SYSTEM RESET restore_command")?;
+    standby.restart()?;
+    let client = standby.connect(DATABASE).await?;
+    client.text("SET idempotence.wait = 0").await?;
+    ensure!(client.lookup("payments", "done").await? == "in_progress");
     Ok(())
 }
 

@@ -80,7 +80,7 @@ impl Node {
         self.directory.join("patroni.json")
     }
 
-    fn log_path(&self) -> PathBuf {
+    pub(super) fn log_path(&self) -> PathBuf {
         self.directory.join("log")
     }
 
