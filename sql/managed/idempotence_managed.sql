@@ -547,8 +547,19 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- The same for a lease. Its COMMIT waits for its flush, whatever synchronous_commit says: the holder is told of the lease,
--- and a crash must not undo it.
+-- Makes the COMMIT of this transaction wait for its flush, whatever synchronous_commit says.
+CREATE OR REPLACE FUNCTION idempotence._flush_at_commit()
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END $$;
+
+-- The same for a lease that was granted or extended. Its holder is told of it, so a crash must not undo it. The setting is
+-- made here, at COMMIT, because a function that calls idem_begin() may have a setting of its own.
 CREATE OR REPLACE FUNCTION idempotence._at_lease_commit()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -557,6 +568,7 @@ DECLARE
   s idempotence.session;
   o idempotence.outcome;
 BEGIN
+  PERFORM idempotence._flush_at_commit();
   IF NOT EXISTS (SELECT FROM idempotence.pending p
                  WHERE p.session = NEW.session AND p.request = NEW.request AND p.token = NEW.token) THEN
     RETURN NULL;
@@ -573,9 +585,6 @@ BEGIN
   o.token := NEW.token;
   o.class := 'l';
   PERFORM idempotence._verify_claim(o);
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
   RETURN NULL;
 END $$;
 
@@ -845,11 +854,9 @@ BEGIN
       o.response := response;
       PERFORM idempotence._check_size('response', named, response);
       t.attempt := CASE WHEN ran_out THEN p.attempt END;
-      -- A verdict must not be lost in a crash.
-      IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-      END IF;
     END IF;
+    -- A crash must not undo a verdict.
+    PERFORM idempotence._flush_at_commit();
     o.segment := idempotence._put(o, at);
     written := o.segment IS NOT NULL AND idempotence._drop_pending(p);
     t.status := idempotence._status_of(o.class);
