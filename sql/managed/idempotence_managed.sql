@@ -15,7 +15,7 @@
 -- fills it in. A deferred constraint trigger refuses to commit an open row (ID008). The row is seen, undone and kept exactly
 -- as the effect is, also across savepoints.
 BEGIN;
-SET LOCAL client_min_messages = warning; SET LOCAL check_function_bodies = on; SET LOCAL lock_timeout = '3s';
+SET LOCAL client_min_messages = warning; SET LOCAL check_function_bodies = on; SET LOCAL lock_timeout = '3s'; SET LOCAL standard_conforming_strings = on;
 DO $$
 BEGIN
   IF pg_catalog.getdatabaseencoding() <> 'UTF8' THEN RAISE EXCEPTION 'idempotence needs a database in encoding UTF8' USING ERRCODE = 'feature_not_supported';
@@ -51,6 +51,9 @@ CREATE TABLE IF NOT EXISTS idempotence.session (
   id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL COLLATE "C" UNIQUE, owner regrole NOT NULL, usable_by regrole,
   ttl interval, require_payload boolean NOT NULL, inbox boolean NOT NULL, time_keys boolean NOT NULL, max_attempts integer,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(), ended_at timestamptz, secret uuid NOT NULL DEFAULT gen_random_uuid());
+-- The secret before the last change of owner or loan, while transactions may use it alone; and the transaction id below which
+-- these are. The sweep removes both.
+ALTER TABLE idempotence.session ADD COLUMN IF NOT EXISTS former_secret uuid, ADD COLUMN IF NOT EXISTS former_until xid8;
 -- Outcomes. Three segments are a ring: requests begin in the current one, look-ups read that and the former one, and the
 -- third is truncated. What would outlive a segment goes to outcome_long. class: s(ucceeded), f(ailed), c(ancelled), and until
 -- the end of its transaction o(pen), or k for open with a checkpoint, which may commit.
@@ -69,6 +72,8 @@ CREATE INDEX IF NOT EXISTS outcome_long_expires_at ON idempotence.outcome_long (
 CREATE SEQUENCE IF NOT EXISTS idempotence.ring MINVALUE 0 START 0;
 CREATE SEQUENCE IF NOT EXISTS idempotence.keep MINVALUE 0 START 0;
 CREATE TABLE IF NOT EXISTS idempotence.segment (number smallint PRIMARY KEY, keep bigint NOT NULL, opened_at timestamptz NOT NULL, closed_at timestamptz NOT NULL);
+-- While the ring waits for those that may write into the segment: the transaction id below which they are.
+ALTER TABLE idempotence.segment ADD COLUMN IF NOT EXISTS writers_before xid8;
 INSERT INTO idempotence.segment SELECT n, CASE n WHEN 0 THEN setval('idempotence.keep', 86400) ELSE 0 END, CASE n WHEN 0 THEN now() ELSE '-infinity' END,
   CASE n WHEN 0 THEN 'infinity' ELSE '-infinity' END::timestamptz FROM generate_series(0, 2) n WHERE NOT EXISTS (SELECT FROM idempotence.segment);
 -- Leases and checkpoints: what was begun, committed, and is not done.
@@ -82,15 +87,18 @@ CREATE TABLE IF NOT EXISTS idempotence.audit (
 CREATE TABLE IF NOT EXISTS idempotence.swept (at timestamptz NOT NULL);
 -- Without a key, so that the sweep does not fail where somebody publishes all tables.
 ALTER TABLE idempotence.swept REPLICA IDENTITY FULL; ALTER TABLE idempotence.settings REPLICA IDENTITY FULL;
+-- Functions of older versions that took other arguments or returned something else.
+DROP FUNCTION IF EXISTS idempotence._put(idempotence.outcome, timestamptz), idempotence._take(idempotence.session, text),
+  idempotence._wait_for(bigint, timestamptz, integer, text), idempotence._is_held(bigint), idempotence._look_up(integer, uuid, text);
 -- A text as it goes into messages. Names are chosen by users: what would move a terminal's cursor, and what no reader sees, is
 -- written as in E'…'.
 CREATE OR REPLACE FUNCTION idempotence._legible(words text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  unseen CONSTANT text := '[\u0001-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202E'
-    '\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFF9-\uFFFB\U000E0000-\U000E0FFF]'; BEGIN
+  unseen CONSTANT text := E'[\\u0001-\\u001F\\u007F-\\u009F\\u00AD\\u034F\\u061C\\u115F\\u1160\\u17B4\\u17B5\\u180B-\\u180F'
+    '\\u200B-\\u200F\\u2028-\\u202E\\u2060-\\u206F\\u3164\\uFE00-\\uFE0F\\uFEFF\\uFFF9-\\uFFFB\\U000E0000-\\U000E0FFF]'; BEGIN
   IF words IS NULL OR words !~ unseen THEN RETURN words; END IF;
-  RETURN (SELECT string_agg(CASE WHEN c !~ unseen THEN c WHEN ascii(c) < 65536 THEN '\u' || upper(lpad(to_hex(ascii(c)), 4, '0'))
-                                 ELSE '\U' || upper(lpad(to_hex(ascii(c)), 8, '0')) END, '' ORDER BY n)
+  RETURN (SELECT string_agg(CASE WHEN c !~ unseen THEN c WHEN ascii(c) < 65536 THEN E'\\u' || upper(lpad(to_hex(ascii(c)), 4, '0'))
+                                 ELSE E'\\U' || upper(lpad(to_hex(ascii(c)), 8, '0')) END, '' ORDER BY n)
           FROM regexp_split_to_table(words, '') WITH ORDINALITY r (c, n)); END $$;
 -- Errors: kind, SQLSTATE, message, DETAIL, HINT.
 CREATE OR REPLACE FUNCTION idempotence._refuse(kind text, VARIADIC a text[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -124,8 +132,9 @@ DECLARE e record; BEGIN
 ('must look', '55000', '%1$s was begun before and is not done', '%2$s', '%3$s'),
 ('in progress', '55P03', '%1$s is still in progress', '%2$s', '%3$s'),
 ('unseen', '40001', 'could not serialize access: %1$s was answered after this transaction''s snapshot', 'Its outcome or checkpoint is committed, but its effects are not visible to this transaction.', 'Retry the transaction: it will get the answer.'),
-('beside', '40001', 'could not serialize access: the outcome of %1$s came from another transaction', 'It was imported after this transaction had looked for it.', 'Retry the transaction: it will get the answer.'),
-('turned', '40001', 'could not serialize access: the ring of outcomes has just turned', 'The row would be in a segment that is closed.', 'Retry the transaction.'),
+('beside', '40001', 'could not serialize access: the state of %1$s was changed by another transaction', 'It was recorded or imported after this transaction had looked for it.', 'Retry the transaction: it will get the answer.'),
+('lost claim', '40001', 'could not serialize access: the claim of %1$s was lost', 'A cursor that failed in a savepoint has released the locks of its earlier rows, and another transaction may have begun the request since.', 'Retry the transaction.'),
+('altered', '40001', 'could not serialize access: session "%1$s" was altered by another transaction', 'Its owner or loan, and with that its locks, have changed since this call had read them.', 'Retry the transaction.'),
 ('read only', '25006', 'cannot execute %1$s in a read-only transaction', '%2$s', 'Run it in a read-write transaction, on the primary.'),
 ('ttl', '22023', 'the ttl given for %1$s %2$s', 'The session''s ttl is %3$s.', 'Leave ttl out to take the session''s, or change that with idem_alter_session().'),
 ('reason', '22023', 'the reason is empty', 'A repair takes a reason, which idempotence.audit keeps.', 'Say in a few words why it is done, for whoever reads the audit later.'),
@@ -221,19 +230,56 @@ BEGIN
     made := timestamptz '1970-01-01 00:00:00+00' + ('x' || left(k, 8) || substr(k, 10, 4))::bit(48)::bigint * interval '1 millisecond';
     IF made > clock_timestamp() + interval '5 minutes' THEN PERFORM idempotence._refuse('future', idempotence._named(session, k), floor(extract(epoch FROM made - clock_timestamp()))::text); END IF;
   END IF; END $$;
--- Locks and moments. These run with a pinned path, whoever calls.
-CREATE OR REPLACE FUNCTION idempotence._lock_of(secret uuid, key text) RETURNS bigint LANGUAGE sql IMMUTABLE
+-- These run with a pinned path, whoever calls.
+-- Request locks. Each request of a session has an advisory lock, whose number is a digest of the session's secret and the key.
+--
+-- A session gets another secret when its owner or its loan changes (_save_session). Transactions in progress may still
+-- hold locks under the former secret, so the former one stays in force beside the new one until the sweep has seen all
+-- of them end. Meanwhile a request has two locks, which are acquired in the order of _locks_of.
+CREATE OR REPLACE FUNCTION idempotence._lock_of(secret uuid, key text)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE
 RETURN ('x' || left(encode(sha256(convert_to(secret::text || key, 'UTF8')), 'hex'), 16))::bit(64)::bigint;
--- Waits for the lock of a request. A look-up (s is NULL) gives it back at once, and so does a begin that finds an outcome or
--- a lease: nothing is left of a replay, and whoever has a lease records under the lock. Otherwise the lock is kept.
-CREATE OR REPLACE FUNCTION idempotence._wait_for(lock bigint, until timestamptz, s integer DEFAULT NULL, k text DEFAULT NULL, OUT free boolean, OUT kept boolean) LANGUAGE plpgsql AS $$
-DECLARE former text := current_setting('lock_timeout'); ms bigint := idempotence._ms_until(until);
-  shorter boolean := former <> '0' AND (ms = 0 OR extract(epoch FROM former::interval) * 1000 <= ms); BEGIN
-  free := clock_timestamp() < until; kept := false;
-  IF NOT free THEN RETURN; END IF;
-  IF NOT shorter THEN PERFORM set_config('lock_timeout', ms::text, true); END IF;
-  IF s IS NULL THEN PERFORM pg_advisory_xact_lock_shared(lock); RAISE EXCEPTION USING ERRCODE = 'ID000'; END IF;
-  PERFORM pg_advisory_xact_lock(lock);
+
+CREATE OR REPLACE FUNCTION idempotence._locks_of(s idempotence.session, k text)
+RETURNS bigint[]
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN s.former_secret IS NULL THEN ARRAY[idempotence._lock_of(s.secret, k)]
+            ELSE ARRAY[idempotence._lock_of(s.former_secret, k), idempotence._lock_of(s.secret, k)] END;
+
+-- Acquires the locks of a request unless another transaction holds one. It costs next to nothing to acquire a lock again.
+CREATE OR REPLACE FUNCTION idempotence._try_locks(locks bigint[])
+RETURNS boolean
+LANGUAGE sql VOLATILE
+RETURN pg_try_advisory_xact_lock(locks[1]) AND pg_try_advisory_xact_lock(locks[2]) IS NOT FALSE;
+
+-- Waits for the locks of a request, and returns whether they became free in time.
+--
+-- A caller that gives a session and a key is a begin: it keeps the locks (kept), unless the request has an outcome or a
+-- lease by then. A replay keeps no lock, and the holder of a lease needs the lock to record. All other callers wait in
+-- shared mode and release the locks at once. The exception ID000 releases them: it rolls the block's subtransaction back.
+CREATE OR REPLACE FUNCTION idempotence._wait_for(
+  locks bigint[], until timestamptz, s integer DEFAULT NULL, k text DEFAULT NULL, OUT free boolean, OUT kept boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  former text := current_setting('lock_timeout');
+  ms bigint := idempotence._ms_until(until);
+  shorter boolean := former <> '0' AND (ms = 0 OR extract(epoch FROM former::interval) * 1000 <= ms);
+BEGIN
+  free := clock_timestamp() < until;
+  kept := false;
+  IF NOT free THEN
+    RETURN;
+  END IF;
+  IF NOT shorter THEN
+    PERFORM set_config('lock_timeout', ms::text, true);
+  END IF;
+  IF s IS NULL THEN
+    PERFORM pg_advisory_xact_lock_shared(locks[1]), pg_advisory_xact_lock_shared(locks[2]);
+    RAISE EXCEPTION USING ERRCODE = 'ID000';
+  END IF;
+  PERFORM pg_advisory_xact_lock(locks[1]), pg_advisory_xact_lock(locks[2]);
   IF (idempotence._find(s, k, clock_timestamp())).class IS NOT NULL
      OR EXISTS (SELECT FROM idempotence.pending p WHERE p.session = s AND p.request = k AND p.leased_until > clock_timestamp()) THEN
     RAISE EXCEPTION USING ERRCODE = 'ID000';
@@ -241,18 +287,48 @@ DECLARE former text := current_setting('lock_timeout'); ms bigint := idempotence
   PERFORM set_config('lock_timeout', former, true);
   kept := true;
 EXCEPTION
-  WHEN SQLSTATE 'ID000' THEN NULL;
+  WHEN SQLSTATE 'ID000' THEN
+    NULL;
   WHEN lock_not_available THEN
-    IF shorter THEN RAISE; END IF;
-    free := false; END $$;
--- Whether another transaction has the lock; whether this one has.
-CREATE OR REPLACE FUNCTION idempotence._is_held(lock bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-  IF pg_try_advisory_xact_lock_shared(lock) THEN RAISE EXCEPTION USING ERRCODE = 'ID000'; END IF;
+    IF shorter THEN
+      RAISE;
+    END IF;
+    free := false;
+END $$;
+
+-- Whether another transaction holds a request's lock, or waits for it. A lookup asks this, too: it holds the lock in
+-- shared mode for a moment, which does not count as holding it.
+CREATE OR REPLACE FUNCTION idempotence._is_held(locks bigint[])
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF pg_try_advisory_xact_lock_shared(locks[1]) AND pg_try_advisory_xact_lock_shared(locks[2]) IS NOT FALSE THEN
+    RAISE EXCEPTION USING ERRCODE = 'ID000';
+  END IF;
   RETURN true;
-EXCEPTION WHEN SQLSTATE 'ID000' THEN RETURN false; END $$;
-CREATE OR REPLACE FUNCTION idempotence._is_mine(lock bigint) RETURNS boolean LANGUAGE sql VOLATILE
-RETURN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
-               AND l.classid::bigint = (lock >> 32) & 4294967295 AND l.objid::bigint = lock & 4294967295);
+EXCEPTION
+  WHEN SQLSTATE 'ID000' THEN
+    RETURN false;
+END $$;
+
+-- Whether only lookups keep a begin from the lock, so that it is to try again although its wait has ended. A role that
+-- holds the lock in shared mode on purpose delays the answer by a second.
+CREATE OR REPLACE FUNCTION idempotence._meets_lookups(locks bigint[], until timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  RETURN clock_timestamp() < until + interval '1 second' AND NOT idempotence._is_held(locks);
+END $$;
+
+-- Whether this transaction holds a lock.
+CREATE OR REPLACE FUNCTION idempotence._is_mine(lock bigint)
+RETURNS boolean
+LANGUAGE sql VOLATILE
+RETURN EXISTS (SELECT FROM pg_locks l
+               WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
+                 AND l.granted AND l.classid::bigint = (lock >> 32) & 4294967295 AND l.objid::bigint = lock & 4294967295);
 -- Sees to it that an outcome which is handed out is as durable as a commit of the caller's. Where all that was written is
 -- flushed and no synchronous standby is asked for, nothing need be done. Otherwise the transaction writes a word into the
 -- log, so that its COMMIT waits for all that came before. A read-only transaction cannot, and waits for others to flush: what
@@ -284,403 +360,998 @@ CREATE OR REPLACE FUNCTION idempotence._mismatch(kept uuid, given uuid, named te
 BEGIN IF kept <> given THEN PERFORM idempotence._refuse('payload', named); END IF; END $$;
 -- What the door does. From here on everything runs as the owner, up to the views.
 -- The outcome of a request, or its open row, which is always this transaction's own.
-CREATE OR REPLACE FUNCTION idempotence._find(s integer, k text, at timestamptz) RETURNS idempotence.outcome LANGUAGE plpgsql AS $$
-DECLARE o idempotence.outcome; BEGIN
-  SELECT * INTO o FROM idempotence.outcome t WHERE t.session = s AND t.key = k AND (t.expires_at > at OR t.class IN ('o', 'k'));
-  RETURN o; END $$;
--- Writes an outcome: into its segment, or where it has none yet into the one that its life leads to. What has expired, and
--- the open row, is written over. False: there is an outcome.
-CREATE OR REPLACE FUNCTION idempotence._put(o idempotence.outcome, at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE stands bigint; BEGIN
-  IF o.segment IS NULL THEN
-    SELECT r.last_value INTO stands FROM idempotence.ring r;
-    -- It may be recorded later than now, and so live longer; but its segment is not closed before that.
-    o.segment := CASE WHEN extract(epoch FROM o.expires_at - o.recorded_at) <= (SELECT g.last_value FROM idempotence.keep g) THEN (stands + 1) / 2 % 3 ELSE 3 END;
+CREATE OR REPLACE FUNCTION idempotence._find(s integer, k text, at timestamptz)
+RETURNS idempotence.outcome
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  o idempotence.outcome;
+BEGIN
+  -- An inbox has copies of a row in several segments, of which any will do.
+  SELECT * INTO o FROM idempotence.outcome t
+  WHERE t.session = s AND t.key = k AND (t.expires_at > at OR t.class IN ('o', 'k'))
+  LIMIT 1;
+  RETURN o;
+END $$;
+
+-- Writes an outcome: into the segment that it names or, where it names none, into the one that its life requires. An
+-- expired outcome and this transaction's open row are overwritten. Returns the segment; NULL if another outcome is there.
+--
+-- The order of reads: the position of the ring, then keep, then the insert, then the position again. If the ring has turned
+-- in between, the row may be in a segment that is closed too early for it. It is removed, and written anew.
+CREATE OR REPLACE FUNCTION idempotence._put(o idempotence.outcome, at timestamptz)
+RETURNS smallint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  chooses boolean := o.segment IS NULL;
+  ring_position bigint;
+BEGIN
+  LOOP
+    IF chooses THEN
+      SELECT r.last_value INTO ring_position FROM idempotence.ring r;
+      -- A request that is recorded later expires later. Its segment is closed after the transaction that records it.
+      o.segment := CASE WHEN extract(epoch FROM o.expires_at - o.recorded_at) <= (SELECT g.last_value FROM idempotence.keep g)
+                        THEN (ring_position + 1) / 2 % 3 ELSE 3 END;
+    END IF;
+    INSERT INTO idempotence.outcome AS t VALUES (o.*)
+    ON CONFLICT (session, key, segment) DO UPDATE
+    SET (class, recorded_at, expires_at, recorded_by, fingerprint, token, response)
+      = (EXCLUDED.class, EXCLUDED.recorded_at, EXCLUDED.expires_at, EXCLUDED.recorded_by, EXCLUDED.fingerprint,
+         EXCLUDED.token, EXCLUDED.response)
+    WHERE t.expires_at <= at OR t.class IN ('o', 'k');
+    IF NOT FOUND THEN
+      RETURN NULL;
+    END IF;
+    EXIT WHEN NOT chooses OR ring_position = (SELECT r.last_value FROM idempotence.ring r);
+    PERFORM idempotence._take_out(o);
+  END LOOP;
+  RETURN o.segment;
+END $$;
+
+-- Writes a key of an inbox: true if the key is new, false if another transaction has written it, NULL if the ring has turned
+-- since its position was read, which is to be read before the key is searched for. Nothing is written unless it is new.
+--
+-- Callers of an inbox take no lock: the unique index of a segment decides which of them is first. So all callers at a time
+-- must write into one segment in common. While position 2k stands that is segment k % 3, and while 2k + 2 stands the next one;
+-- in between, at 2k + 1, a key is written into both. A transaction that read 2k has ended before the ring reaches 2k + 2,
+-- and its row is found. A key that may outlive its segment is kept in outcome_long besides.
+CREATE OR REPLACE FUNCTION idempotence._put_seen(s idempotence.session, o idempotence.outcome, at timestamptz, ring_position bigint)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  keep bigint;
+  segments smallint[] := ARRAY[ring_position / 2 % 3];
+  written smallint[] := '{}';
+  n smallint;
+  turned boolean;
+BEGIN
+  SELECT g.last_value INTO keep FROM idempotence.keep g;
+  IF ring_position % 2 = 1 THEN
+    segments := segments || ((ring_position + 1) / 2 % 3)::smallint;
   END IF;
-  INSERT INTO idempotence.outcome AS t VALUES (o.*) ON CONFLICT (session, key, segment) DO UPDATE
-  SET (class, recorded_at, expires_at, recorded_by, fingerprint, token, response)
-    = (EXCLUDED.class, EXCLUDED.recorded_at, EXCLUDED.expires_at, EXCLUDED.recorded_by, EXCLUDED.fingerprint, EXCLUDED.token, EXCLUDED.response)
-  WHERE t.expires_at <= at OR t.class IN ('o', 'k');
-  IF FOUND AND stands <> (SELECT r.last_value FROM idempotence.ring r) THEN PERFORM idempotence._refuse('turned'); END IF;
-  RETURN FOUND; END $$;
-CREATE OR REPLACE FUNCTION idempotence._take_out(o idempotence.outcome) RETURNS void LANGUAGE sql
-AS $$ DELETE FROM idempotence.outcome t WHERE t.session = (o).session AND t.key = (o).key AND t.segment = (o).segment $$;
--- Refuses to commit an open row. SET CONSTRAINTS ALL IMMEDIATE must not make each begin fail: where the trigger fires inside
--- of one, the row is touched once more, and the trigger fires again at the commit.
-CREATE OR REPLACE FUNCTION idempotence._at_commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE o idempotence.outcome := idempotence._find(NEW.session, NEW.key, 'infinity'); BEGIN
-  IF o.class IN ('o', 'k') AND pg_trigger_depth() > 1 THEN
+  IF extract(epoch FROM o.expires_at - at) > keep THEN
+    segments := segments || 3::smallint;
+  END IF;
+  PERFORM idempotence._probe(s, o.key);
+  FOREACH n IN ARRAY segments LOOP
+    o.segment := n;
+    EXIT WHEN idempotence._put(o, at) IS NULL;
+    written := written || n;
+  END LOOP;
+  turned := ring_position <> (SELECT r.last_value FROM idempotence.ring r);
+  IF turned OR written <> segments THEN
+    DELETE FROM idempotence.outcome t WHERE t.session = o.session AND t.key = o.key AND t.segment = ANY (written);
+  END IF;
+  RETURN CASE WHEN NOT turned THEN written = segments END;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._take_out(o idempotence.outcome)
+RETURNS void
+LANGUAGE sql AS $$
+  DELETE FROM idempotence.outcome t WHERE t.session = (o).session AND t.key = (o).key AND t.segment = (o).segment
+$$;
+
+-- Removes the lease and the checkpoint that were read, where there were any. False if another transaction has changed them.
+CREATE OR REPLACE FUNCTION idempotence._drop_pending(p idempotence.pending)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF p.session IS NULL THEN
+    RETURN true;
+  END IF;
+  DELETE FROM idempotence.pending q
+  WHERE q.session = p.session AND q.request = p.request
+    AND (q.token, q.leased_until, q.written_at) IS NOT DISTINCT FROM (p.token, p.leased_until, p.written_at);
+  RETURN FOUND;
+END $$;
+
+-- Verifies at COMMIT that a request which this transaction has begun is still its own.
+--
+-- The claim of a request is its lock, and PostgreSQL releases locks early in one case: a cursor that fails in a savepoint
+-- takes along all locks that its earlier rows have acquired, of requests and of tables. The rows that were written stay.
+-- So another transaction may have begun the request meanwhile.
+CREATE OR REPLACE FUNCTION idempotence._verify_claim(o idempotence.outcome)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session;
+  locks bigint[];
+  lost boolean := false;
+BEGIN
+  SELECT * INTO s FROM idempotence.session t WHERE t.id = o.session;
+  locks := idempotence._locks_of(s, o.key);
+  IF s.ended_at IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed' THEN
+    -- The session may have been exported, and an old snapshot does not show what others have committed.
+    lost := NOT idempotence._is_mine(locks[1]);
+  ELSIF idempotence._try_locks(locks) THEN
+    lost := EXISTS (SELECT FROM idempotence.outcome t
+                    WHERE t.session = o.session AND t.key = o.key AND t.segment IS DISTINCT FROM o.segment
+                      AND t.expires_at > clock_timestamp() AND t.recorded_at IS DISTINCT FROM o.recorded_at)
+            OR EXISTS (SELECT FROM idempotence.pending p
+                       WHERE p.session = o.session AND p.request = o.key AND p.leased_until > clock_timestamp()
+                         AND p.token IS DISTINCT FROM o.token);
+  ELSIF o.class IN ('s', 'f', 'c') THEN
+    -- Another transaction holds the lock. It has not begun the request yet if the outcome can be written into all
+    -- segments: then its begin will find it.
+    PERFORM idempotence._limit_waits(clock_timestamp() + interval '100 milliseconds');
+    BEGIN
+      FOR n IN 0..3 LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM idempotence.outcome t
+                              WHERE t.session = o.session AND t.key = o.key AND t.segment = n
+                                AND t.recorded_at = o.recorded_at);
+        o.segment := n;
+        lost := lost OR idempotence._put(o, clock_timestamp()) IS NULL;
+      END LOOP;
+    EXCEPTION
+      WHEN lock_not_available THEN
+        lost := true;
+    END;
+    lost := lost OR EXISTS (SELECT FROM idempotence.session t WHERE t.id = o.session AND t.ended_at IS NOT NULL);
+  ELSE
+    lost := true;
+  END IF;
+  IF lost THEN
+    PERFORM idempotence._refuse('lost claim', idempotence._named(s.name, o.key));
+  END IF;
+END $$;
+
+-- Refuses to commit an open row. SET CONSTRAINTS ALL IMMEDIATE must not make each begin fail: if the trigger fires within
+-- a begin, the row is touched once more, and the trigger fires again at COMMIT.
+CREATE OR REPLACE FUNCTION idempotence._at_commit()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  o idempotence.outcome;
+BEGIN
+  SELECT * INTO o FROM idempotence.outcome t
+  WHERE t.session = NEW.session AND t.key = NEW.key AND t.segment = NEW.segment;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  ELSIF o.class IN ('o', 'k') AND pg_trigger_depth() > 1 THEN
     SET CONSTRAINTS idempotence.unrecorded DEFERRED;
     PERFORM idempotence._put(o, 'infinity');
-  ELSIF o.class = 'k' THEN PERFORM idempotence._take_out(o);
-  ELSIF o.class = 'o' THEN PERFORM idempotence._refuse('unrecorded', idempotence._named(s.name, o.key)) FROM idempotence.session s WHERE s.id = o.session;
+  ELSIF o.class = 'o' THEN
+    PERFORM idempotence._refuse('unrecorded', idempotence._named(s.name, o.key))
+    FROM idempotence.session s WHERE s.id = o.session;
+  ELSE
+    PERFORM idempotence._verify_claim(o);
+    IF o.class = 'k' THEN
+      PERFORM idempotence._take_out(o);
+    END IF;
   END IF;
-  RETURN NULL; END $$;
--- Under REPEATABLE READ and SERIALIZABLE: refuses a request of which something is committed that the snapshot does not see.
--- A unique index knows all rows, so that inserting tells; what was inserted is taken back.
-CREATE OR REPLACE FUNCTION idempotence._probe(s idempotence.session, k text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-  IF current_setting('transaction_isolation') = 'read committed' THEN RETURN; END IF;
+  RETURN NULL;
+END $$;
+
+-- Makes the COMMIT of this transaction wait for its flush, whatever synchronous_commit says.
+CREATE OR REPLACE FUNCTION idempotence._flush_at_commit()
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END $$;
+
+-- The same for a lease that was granted or extended. Its holder is told of it, so a crash must not undo it. The setting is
+-- made here, at COMMIT, because a function that calls idem_begin() may have a setting of its own.
+CREATE OR REPLACE FUNCTION idempotence._at_lease_commit()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session;
+  o idempotence.outcome;
+BEGIN
+  PERFORM idempotence._flush_at_commit();
+  IF NOT EXISTS (SELECT FROM idempotence.pending p
+                 WHERE p.session = NEW.session AND p.request = NEW.request AND p.token = NEW.token) THEN
+    RETURN NULL;
+  ELSIF pg_trigger_depth() > 1 THEN
+    SET CONSTRAINTS idempotence.leased DEFERRED;
+    UPDATE idempotence.pending p SET leased_until = p.leased_until
+    WHERE p.session = NEW.session AND p.request = NEW.request;
+    RETURN NULL;
+  END IF;
+  SELECT * INTO s FROM idempotence.session t WHERE t.id = NEW.session;
+  PERFORM idempotence._probe(s, NEW.request);
+  o.session := NEW.session;
+  o.key := NEW.request;
+  o.token := NEW.token;
+  o.class := 'l';
+  PERFORM idempotence._verify_claim(o);
+  RETURN NULL;
+END $$;
+
+-- Under REPEATABLE READ and SERIALIZABLE: refuses a request of which something is committed that the snapshot does not show,
+-- and a session that was changed since. A unique index knows all rows, so inserting tells; what was inserted is rolled back.
+CREATE OR REPLACE FUNCTION idempotence._probe(s idempotence.session, k text)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    RETURN;
+  END IF;
   INSERT INTO idempotence.pending (session, request) VALUES (s.id, k) ON CONFLICT DO NOTHING;
-  INSERT INTO idempotence.outcome SELECT s.id, n, 'x', now(), now(), k, '' FROM generate_series(0, 3) n ON CONFLICT DO NOTHING;
-  PERFORM FROM idempotence.session t WHERE t.id = s.id FOR SHARE;  -- dropped meanwhile?
+  INSERT INTO idempotence.outcome
+  SELECT s.id, n, 'x', now(), now(), k, '' FROM generate_series(0, 3) n
+  ON CONFLICT DO NOTHING;
+  PERFORM FROM idempotence.session t WHERE t.id = s.id FOR SHARE;
   RAISE EXCEPTION USING ERRCODE = 'ID000';
 EXCEPTION
-  WHEN SQLSTATE 'ID000' THEN NULL;
-  WHEN serialization_failure THEN PERFORM idempotence._refuse('unseen', idempotence._named(s.name, k)); END $$;
-CREATE OR REPLACE FUNCTION idempotence._take(s idempotence.session, k text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE lock bigint := idempotence._lock_of(s.secret, k); until timestamptz := idempotence._until(NULL); BEGIN
-  WHILE NOT pg_try_advisory_xact_lock(lock) LOOP
-    IF NOT (idempotence._wait_for(lock, until)).free THEN PERFORM idempotence._in_progress(idempotence._named(s.name, k), NULL, 'Try again as it is, or wait longer (setting idempotence.wait).'); END IF;
-  END LOOP; END $$;
-CREATE OR REPLACE FUNCTION idempotence._may(who name, s idempotence.session, owned boolean) RETURNS boolean LANGUAGE sql STABLE
+  WHEN SQLSTATE 'ID000' THEN
+    NULL;
+  WHEN serialization_failure THEN
+    PERFORM idempotence._refuse('unseen', idempotence._named(s.name, k));
+END $$;
+
+-- The last check of a call that has written: the session is still open, and its locks are those that the call holds. What
+-- was written holds a lock on its table, which an export waits for; so an export waits for each call that passes this.
+CREATE OR REPLACE FUNCTION idempotence._verify_session(who name, s idempotence.session)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  latest idempotence.session;
+BEGIN
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT * INTO latest FROM idempotence.session t WHERE t.id = s.id;
+  ELSE
+    BEGIN
+      -- A row lock looks at the row as it is now. The subtransaction is rolled back, and the lock released.
+      SELECT * INTO latest FROM idempotence.session t WHERE t.id = s.id FOR SHARE;
+      RAISE EXCEPTION USING ERRCODE = 'ID000';
+    EXCEPTION
+      WHEN SQLSTATE 'ID000' THEN
+        NULL;
+      WHEN serialization_failure THEN
+        PERFORM idempotence._refuse('altered', s.name);
+    END;
+  END IF;
+  IF latest.ended_at IS NOT NULL OR latest.secret <> s.secret THEN
+    PERFORM idempotence._session_of(who, s.name, false, 'use its requests');
+    IF NOT s.inbox THEN
+      PERFORM idempotence._refuse('altered', s.name);
+    END IF;
+  END IF;
+END $$;
+-- Acquires the lock of a request for a call that must have it; s becomes the session as it is then.
+CREATE OR REPLACE FUNCTION idempotence._take(INOUT s idempotence.session, k text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  until timestamptz := idempotence._until(NULL);
+  locks bigint[] := idempotence._locks_of(s, k);
+  former bigint[];
+BEGIN
+  LOOP
+    WHILE NOT idempotence._try_locks(locks) LOOP
+      IF NOT (idempotence._wait_for(locks, until)).free AND NOT idempotence._meets_lookups(locks, until) THEN
+        PERFORM idempotence._in_progress(idempotence._named(s.name, k), NULL,
+                                         'Try again as it is, or wait longer (setting idempotence.wait).');
+      END IF;
+    END LOOP;
+    -- The session may have got another secret during the wait.
+    SELECT * INTO s FROM idempotence.session t WHERE t.id = s.id;
+    former := locks;
+    locks := idempotence._locks_of(s, k);
+    EXIT WHEN locks = former;
+  END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._may(who name, s idempotence.session, owned boolean)
+RETURNS boolean
+LANGUAGE sql STABLE
 RETURN pg_has_role(who, s.owner, 'USAGE') OR NOT owned AND s.usable_by IS NOT NULL AND pg_has_role(who, s.usable_by, 'USAGE');
--- The session, if who may use it, or owns it.
-CREATE OR REPLACE FUNCTION idempotence._session_of(who name, session text, owned boolean, action text) RETURNS idempotence.session LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE s idempotence.session; BEGIN
-  IF session IS NULL THEN PERFORM idempotence._must('session', true); END IF;
+
+-- The session, if the role may use it or, with owned, has the privileges of its owner.
+CREATE OR REPLACE FUNCTION idempotence._session_of(who name, session text, owned boolean, action text)
+RETURNS idempotence.session
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session;
+BEGIN
+  IF session IS NULL THEN
+    PERFORM idempotence._must('session', true);
+  END IF;
   SELECT * INTO s FROM idempotence.session t WHERE t.name = session AND t.ended_at IS NULL;
-  IF NOT FOUND THEN PERFORM idempotence._refuse('no session', session);
-  ELSIF NOT idempotence._may(who, s, owned) THEN PERFORM idempotence._refuse(CASE WHEN owned THEN 'not owner' ELSE 'not user' END, session, action); END IF;
-  RETURN s; END $$;
-CREATE OR REPLACE FUNCTION idempotence._ttl_of(s idempotence.session) RETURNS interval LANGUAGE sql STABLE
+  IF NOT FOUND THEN
+    PERFORM idempotence._refuse('no session', session);
+  ELSIF NOT idempotence._may(who, s, owned) THEN
+    PERFORM idempotence._refuse(CASE WHEN owned THEN 'not owner' ELSE 'not user' END, session, action);
+  END IF;
+  RETURN s;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._ttl_of(s idempotence.session)
+RETURNS interval
+LANGUAGE sql STABLE
 RETURN coalesce(s.ttl, (SELECT make_interval(secs => extract(epoch FROM c.retention)::float8) FROM idempotence.settings c));
+
 -- Begins a request, for one of four aims: begin, claim, run, settle.
-CREATE OR REPLACE FUNCTION idempotence._begin_request(who name, session text, request text, payload jsonb, response jsonb, wait interval,
-                                                     lease interval, aim text) RETURNS idempotence.idem_ticket LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, false, 'use its requests');
-  ttl interval := idempotence._ttl_of(s); o idempotence.outcome; p idempotence.pending; t idempotence.idem_ticket; k text; named text;
-  lock bigint; fp uuid; made timestamptz; moment timestamptz; until timestamptz; locked boolean := false; free boolean; ran_out boolean;
-  saved boolean; given_up boolean; former text; BEGIN
-  IF s.inbox THEN PERFORM idempotence._refuse('inbox', session); END IF;
+--
+-- 1. Look for an outcome, and return it. A replay needs no lock.
+-- 2. Look for a lease that has not ended; wait for its end, without the lock of the request.
+-- 3. Acquire the lock, waiting for it as long as allowed, and start again at 1: what was committed before is visible now.
+-- 4. With the lock: decide, and write (_start_request). If rows of another transaction turn up there, start again at 1.
+CREATE OR REPLACE FUNCTION idempotence._begin_request(
+  who name, session text, request text, payload jsonb, response jsonb, wait interval, lease interval, aim text)
+RETURNS idempotence.idem_ticket
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  at timestamptz := clock_timestamp();
+  s idempotence.session := idempotence._session_of(who, session, false, 'use its requests');
+  locks bigint[];
+  o idempotence.outcome;
+  p idempotence.pending;
+  t idempotence.idem_ticket;
+  k text;
+  named text;
+  fp uuid;
+  made timestamptz;
+  moment timestamptz;
+  until timestamptz;
+  locked boolean := false;
+  free boolean;
+BEGIN
+  IF s.inbox THEN
+    PERFORM idempotence._refuse('inbox', session);
+  END IF;
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, request);
-  named := idempotence._named(session, k); lock := idempotence._lock_of(s.secret, k);
+  named := idempotence._named(session, k);
+  locks := idempotence._locks_of(s, k);
   IF payload IS NOT NULL THEN
     PERFORM idempotence._check_size('payload', named, payload);
     fp := idempotence.idem_fingerprint(payload);
-  ELSIF s.require_payload AND aim <> 'settle' THEN PERFORM idempotence._refuse('null', 'payload', format('Session "%s" requires one with each request.', session));
+  ELSIF s.require_payload AND aim <> 'settle' THEN
+    PERFORM idempotence._refuse('null', 'payload', format('Session "%s" requires one with each request.', session));
   END IF;
-  IF lease IS NOT NULL THEN lease := idempotence._duration('lease', lease, '10 milliseconds', '7 days'); END IF;
-  until := idempotence._until(wait); t.replayed := false;
+  IF lease IS NOT NULL THEN
+    lease := idempotence._duration('lease', lease, '10 milliseconds', '7 days');
+  END IF;
+  until := idempotence._until(wait);
   LOOP
     o := idempotence._find(s.id, k, at);
-    IF o.class = 'o' THEN PERFORM idempotence._begun(named, aim);
+    IF o.class = 'o' THEN
+      PERFORM idempotence._begun(named, aim);
     ELSIF o.class <> 'k' THEN
       PERFORM idempotence._mismatch(o.fingerprint, fp, named);
-      t.replayed := idempotence._is_durable(until); t.status := idempotence._status_of(o.class);
-      IF aim = 'claim' THEN PERFORM idempotence._refuse('done', named || CASE o.class WHEN 'c' THEN ' was settled and is never executed' ELSE ' is already done' END,
-                                 t.status, idempotence._moment(o.recorded_at)); END IF;
-      t.response := o.response; t.recorded_at := o.recorded_at; t.expires_at := o.expires_at;
+      t.replayed := idempotence._is_durable(until);
+      t.status := idempotence._status_of(o.class);
+      IF aim = 'claim' THEN
+        PERFORM idempotence._refuse(
+          'done', named || CASE o.class WHEN 'c' THEN ' was settled and is never executed' ELSE ' is already done' END,
+          t.status, idempotence._moment(o.recorded_at));
+      END IF;
+      t.response := o.response;
+      t.recorded_at := o.recorded_at;
+      t.expires_at := o.expires_at;
       RETURN t;
     END IF;
     SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
     moment := clock_timestamp();
     IF p.leased_until > moment THEN
       PERFORM idempotence._mismatch(p.fingerprint, fp, named);
-      IF NOT locked AND idempotence._is_mine(lock) THEN PERFORM idempotence._begun(named, aim); END IF;
+      IF NOT locked AND idempotence._is_mine(locks[1]) THEN
+        PERFORM idempotence._begun(named, aim);
+      END IF;
       IF moment < until AND NOT locked AND current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM pg_sleep(extract(epoch FROM least(until - moment, p.leased_until - moment, interval '100 milliseconds')));
         CONTINUE;
       END IF;
       t.expires_at := p.leased_until;
-    ELSIF locked THEN EXIT;
+    ELSIF locked THEN
+      t := idempotence._start_request(who, s, k, named, made, fp, response, lease, aim, at, until, p);
+      CONTINUE WHEN t.status IS NULL;
+      PERFORM idempotence._verify_session(who, s);
+      RETURN t;
     ELSE
-      -- What came before the lock was taken is seen by a second look.
-      locked := pg_try_advisory_xact_lock(lock);
+      locked := idempotence._try_locks(locks);
       CONTINUE WHEN locked;
-      SELECT w.kept, w.free INTO locked, free FROM idempotence._wait_for(lock, until, s.id, k) w;
-      CONTINUE WHEN free;
+      SELECT w.kept, w.free INTO locked, free FROM idempotence._wait_for(locks, until, s.id, k) w;
+      IF free THEN
+        -- Both the session's secret and the loan may have changed during the wait.
+        s := idempotence._session_of(who, session, false, 'use its requests');
+        locked := locked AND locks = idempotence._locks_of(s, k);
+        locks := idempotence._locks_of(s, k);
+        CONTINUE;
+      END IF;
+      CONTINUE WHEN idempotence._meets_lookups(locks, until);
     END IF;
-    IF aim IN ('claim', 'run') THEN PERFORM idempotence._in_progress(named, t.expires_at); END IF;
+    IF aim IN ('claim', 'run') THEN
+      PERFORM idempotence._in_progress(named, t.expires_at);
+    END IF;
     t.status := 'in_progress';
+    t.replayed := false;
     RETURN t;
   END LOOP;
-  ran_out := coalesce(p.leased_until + ttl > at, false);
-  saved := coalesce(p.point IS NOT NULL AND greatest(p.written_at, p.leased_until, made) + ttl > at, false);
-  given_up := ran_out AND p.attempt >= coalesce(s.max_attempts, 2147483647) AND aim <> 'settle';
-  IF NOT ran_out AND made + ttl <= at THEN PERFORM idempotence._refuse('too old', named, idempotence._in_words(ttl)); END IF;
-  -- A cursor may have let go of the lock of a row that is open, and then the row is what is waited for.
+END $$;
+
+-- Starts a request whose lock is held and of which p is all that is stored: gives it up, settles it, or claims it. The
+-- status is NULL if another transaction's rows were in the way, so that all is to be read again.
+CREATE OR REPLACE FUNCTION idempotence._start_request(
+  who name, s idempotence.session, k text, named text, made timestamptz, fp uuid, response jsonb, lease interval, aim text,
+  at timestamptz, until timestamptz, p idempotence.pending)
+RETURNS idempotence.idem_ticket
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  ttl interval := idempotence._ttl_of(s);
+  ran_out boolean := coalesce(p.leased_until + ttl > at, false);
+  saved boolean := coalesce(p.point IS NOT NULL AND greatest(p.written_at, p.leased_until, made) + ttl > at, false);
+  given_up boolean := ran_out AND p.attempt >= coalesce(s.max_attempts, 2147483647) AND aim <> 'settle';
+  moment timestamptz;
+  former text;
+  o idempotence.outcome;
+  t idempotence.idem_ticket;
+  written boolean := true;
+BEGIN
+  IF NOT ran_out AND made + ttl <= at THEN
+    PERFORM idempotence._refuse('too old', named, idempotence._in_words(ttl));
+  END IF;
+  -- A failed cursor may have released the lock of a request that is open. Then its row is what is waited for.
   former := idempotence._limit_waits(until);
   PERFORM idempotence._probe(s, k);
   IF ran_out OR saved THEN
     PERFORM idempotence._mismatch(p.fingerprint, fp, named);
     fp := coalesce(fp, p.fingerprint);
     IF aim = 'claim' OR aim = 'run' AND NOT given_up THEN
-      PERFORM idempotence._refuse('must look', named, CASE WHEN given_up THEN 'A lease of it ran out, and all attempts that its session allows were begun.'
+      PERFORM idempotence._refuse('must look', named,
+        CASE WHEN given_up THEN 'A lease of it ran out, and all attempts that its session allows were begun.'
              WHEN NOT saved THEN 'A lease of it ran out: what its holder did outside the database may have happened.'
-             WHEN ran_out THEN format('A lease of it ran out, at or after its checkpoint "%s": what its holder did outside the database may have happened.', p.point)
+             WHEN ran_out THEN format('A lease of it ran out, at or after its checkpoint "%s": what its holder did outside '
+                                      'the database may have happened.', p.point)
              ELSE format('It stopped at its checkpoint "%s".', p.point) END,
         CASE WHEN given_up THEN 'Begin it with idem_begin(), which records that it has failed.'
-             ELSE 'Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives.' END);
-    ELSIF saved AND NOT given_up THEN t.point := p.point; t.state := p.state; END IF;
+             ELSE 'Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer '
+                  'gives.' END);
+    ELSIF saved AND NOT given_up THEN
+      t.point := p.point;
+      t.state := p.state;
+    END IF;
   END IF;
-  moment := clock_timestamp(); o := ROW (s.id, NULL, 'o', moment, greatest(moment, made) + ttl, k, who, fp, NULL, NULL);
+  t.replayed := false;
+  moment := clock_timestamp();
+  o := ROW (s.id, NULL, 'o', moment, greatest(moment, made) + ttl, k, who, fp, NULL, NULL);
   IF given_up OR aim = 'settle' THEN
-    o.class := CASE WHEN given_up THEN 'f' ELSE 'c' END;
     IF given_up THEN
+      o.class := 'f';
       o.response := jsonb_strip_nulls(jsonb_build_object('attempts', p.attempt, 'point', CASE WHEN saved THEN p.point END));
-      IF saved AND p.state IS NOT NULL AND pg_column_size(p.state) < (SELECT c.max_response - 4096 FROM idempotence.settings c) THEN
+      IF saved AND p.state IS NOT NULL
+         AND pg_column_size(p.state) < (SELECT c.max_response - 4096 FROM idempotence.settings c) THEN
         o.response := o.response || jsonb_build_object('state', p.state);
       END IF;
     ELSE
+      o.class := 'c';
       o.response := response;
       PERFORM idempotence._check_size('response', named, response);
       t.attempt := CASE WHEN ran_out THEN p.attempt END;
-      -- A verdict must not be lost in a crash.
-      IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
     END IF;
-    PERFORM idempotence._put(o, at);
-    DELETE FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-    t.status := idempotence._status_of(o.class); t.replayed := given_up; t.response := o.response; t.recorded_at := o.recorded_at;
+    -- A crash must not undo a verdict.
+    PERFORM idempotence._flush_at_commit();
+    o.segment := idempotence._put(o, at);
+    written := o.segment IS NOT NULL AND idempotence._drop_pending(p);
+    t.status := idempotence._status_of(o.class);
+    t.replayed := given_up;
+    t.response := o.response;
+    t.recorded_at := o.recorded_at;
     t.expires_at := o.expires_at;
   ELSE
-    t.status := CASE WHEN ran_out THEN 'taken_over' ELSE 'started' END; t.attempt := CASE WHEN ran_out THEN p.attempt + 1 ELSE 1 END;
-    IF lease IS NULL THEN PERFORM idempotence._put(o, at); END IF;
-    IF lease IS NOT NULL OR p.token IS NOT NULL THEN
-      -- A token grows: the moment in microseconds since 2000, or one more than the former. Without a lease nobody has it.
-      p.token := greatest((extract(epoch FROM moment) * 1000000)::bigint - 946684800000000, p.token + 1);
+    t.status := CASE WHEN ran_out THEN 'taken_over' ELSE 'started' END;
+    t.attempt := CASE WHEN ran_out THEN p.attempt + 1 ELSE 1 END;
+    IF lease IS NULL THEN
+      o.segment := idempotence._put(o, at);
+      written := o.segment IS NOT NULL;
+    END IF;
+    IF written AND (lease IS NOT NULL OR p.token IS NOT NULL) THEN
+      -- A token grows: the time in microseconds since 2000, or one more than the former. Without a lease nobody gets it.
+      t.token := greatest((extract(epoch FROM moment) * 1000000)::bigint - 946684800000000, p.token + 1);
       INSERT INTO idempotence.pending AS q
-      VALUES (s.id, k, fp, p.token, t.attempt, moment, moment + coalesce(lease, interval '0'), who, current_setting('application_name'))
+      VALUES (s.id, k, fp, t.token, t.attempt, moment, moment + coalesce(lease, interval '0'), who,
+              current_setting('application_name'))
       ON CONFLICT ON CONSTRAINT pending_pkey DO UPDATE
       SET (fingerprint, token, attempt, begun_at, leased_until, holder, application, point, state, written_at)
-        = (EXCLUDED.fingerprint, EXCLUDED.token, EXCLUDED.attempt, EXCLUDED.begun_at, EXCLUDED.leased_until, EXCLUDED.holder,
-           EXCLUDED.application, t.point, t.state, CASE WHEN saved THEN q.written_at END);
-      t.token := CASE WHEN lease IS NOT NULL THEN p.token END; t.expires_at := moment + lease;
+        = (EXCLUDED.fingerprint, EXCLUDED.token, EXCLUDED.attempt, EXCLUDED.begun_at, EXCLUDED.leased_until,
+           EXCLUDED.holder, EXCLUDED.application, t.point, t.state, CASE WHEN saved THEN q.written_at END)
+      -- Only what was read is overwritten.
+      WHERE (q.token, q.leased_until, q.written_at) IS NOT DISTINCT FROM (p.token, p.leased_until, p.written_at);
+      written := FOUND;
+      t.token := CASE WHEN lease IS NOT NULL THEN t.token END;
+      t.expires_at := moment + lease;
     END IF;
   END IF;
   PERFORM set_config('lock_timeout', former, true);
-  -- What was written holds a lock on its table, which an export waits for. So whoever still finds the session open here is
-  -- waited for.
-  IF NOT EXISTS (SELECT FROM idempotence.session u WHERE u.id = s.id AND u.ended_at IS NULL) THEN PERFORM idempotence._session_of(who, session, false, 'use its requests'); END IF;
-  RETURN t; END $$;
+  IF NOT written THEN
+    IF o.segment IS NOT NULL THEN
+      PERFORM idempotence._take_out(o);
+    END IF;
+    RETURN NULL;
+  END IF;
+  RETURN t;
+END $$;
 CREATE OR REPLACE FUNCTION idempotence._begun(named text, aim text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
   PERFORM idempotence._refuse('begun', named, CASE aim WHEN 'claim' THEN 'Claim it once.'
     WHEN 'settle' THEN 'Record or release it: what this transaction does of it is not lost.'
     WHEN 'forget' THEN 'Record or release it; what is not recorded needs no forgetting.'
     ELSE 'Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).' END); END $$;
--- What a record, a checkpoint, a release or an extension is called for: the open row, or with a token the lease. done: what was
--- recorded with this very token.
-CREATE OR REPLACE FUNCTION idempotence._held(who name, session text, request text, token bigint, called text, OUT s idempotence.session,
-                                            OUT o idempotence.outcome, OUT p idempotence.pending, OUT done boolean) LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE at timestamptz := clock_timestamp(); k text; made timestamptz; named text; BEGIN
-  IF session IS NULL THEN PERFORM idempotence._must('session', true); END IF;
+-- What a record, a checkpoint, a release or an extension is called for: the open row or, with a token, the lease. done: the
+-- outcome was recorded with this very token.
+CREATE OR REPLACE FUNCTION idempotence._held(
+  who name, session text, request text, token bigint, called text,
+  OUT s idempotence.session, OUT o idempotence.outcome, OUT p idempotence.pending, OUT done boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  at timestamptz := clock_timestamp();
+  k text;
+  made timestamptz;
+  named text;
+BEGIN
+  IF session IS NULL THEN
+    PERFORM idempotence._must('session', true);
+  END IF;
   -- What was begun is finished under the rules of its begin, whatever has become of the session.
   SELECT * INTO s FROM idempotence.session t WHERE t.name = session;
-  IF NOT FOUND THEN PERFORM idempotence._session_of(who, session, false, 'use its requests'); END IF;
-  IF s.inbox THEN PERFORM idempotence._refuse('inbox', session); END IF;
+  IF NOT FOUND THEN
+    PERFORM idempotence._session_of(who, session, false, 'use its requests');
+  END IF;
+  IF s.inbox THEN
+    PERFORM idempotence._refuse('inbox', session);
+  END IF;
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, request);
-  named := idempotence._named(session, k); o := idempotence._find(s.id, k, at);
+  named := idempotence._named(session, k);
+  o := idempotence._find(s.id, k, at);
   SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  -- Who has begun it has its name in the open row.
-  IF token IS NULL AND o.class IN ('o', 'k') AND (o.recorded_by = who OR idempotence._may(who, s, false)) THEN RETURN;
-  ELSIF NOT (idempotence._may(who, s, false) OR coalesce(token = p.token AND p.holder = who, false)) OR s.ended_at IS NOT NULL AND token IS NULL THEN
+  -- The role that has begun the request is named in the open row.
+  IF token IS NULL AND o.class IN ('o', 'k') AND (o.recorded_by = who OR idempotence._may(who, s, false)) THEN
+    RETURN;
+  ELSIF NOT (idempotence._may(who, s, false) OR coalesce(token = p.token AND p.holder = who, false))
+        OR s.ended_at IS NOT NULL AND token IS NULL THEN
     PERFORM idempotence._session_of(who, session, false, 'use its requests');
   END IF;
   IF token IS NULL THEN
     done := o.class IS NOT NULL;
+    IF EXISTS (SELECT FROM idempotence.outcome t WHERE t.session = s.id AND t.key = k AND t.class IN ('o', 'k')) THEN
+      PERFORM idempotence._refuse('lost claim', named);
+    END IF;
     PERFORM idempotence._refuse('not begun', named, called,
-      CASE WHEN done THEN 'this one has been recorded already' WHEN p.leased_until > at THEN 'this one was begun with a lease, and the call has no token'
+      CASE WHEN done THEN 'this one has been recorded already'
+           WHEN p.leased_until > at THEN 'this one was begun with a lease, and the call has no token'
            ELSE 'this one was not begun here, or a rollback to a savepoint took it back' END,
       CASE WHEN done THEN 'A request has one outcome; a new operation needs a key of its own.'
-           WHEN p.leased_until > at THEN 'If idem_begin() gave you the lease, give its token (token => ...). If it did not, whoever has the lease is at work on the request.'
-           ELSE 'Call idem_begin() first, in the same transaction, and go on only when its status is "started" or "taken_over". In autocommit each statement is a transaction of its own.' END);
+           WHEN p.leased_until > at THEN 'If idem_begin() gave you the lease, give its token (token => ...). If it did not, '
+                                         'whoever has the lease is at work on the request.'
+           ELSE 'Call idem_begin() first, in the same transaction, and go on only when its status is "started" or '
+                '"taken_over". In autocommit each statement is a transaction of its own.' END);
   END IF;
-  PERFORM idempotence._take(s, k);
+  s := idempotence._take(s, k);
   o := idempotence._find(s.id, k, at);
   SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
   done := coalesce(o.token = token, false);
   IF o.class NOT IN ('o', 'k') OR p.token IS DISTINCT FROM token THEN
-    IF done AND called = 'idem_record' AND idempotence._is_durable(at) THEN RETURN; END IF;
+    IF done AND called = 'idem_record' AND idempotence._is_durable(at) THEN
+      RETURN;
+    END IF;
     PERFORM idempotence._probe(s, k);  -- The lease may be newer than the snapshot.
-    PERFORM idempotence._refuse('superseded', token::text, named, CASE WHEN done THEN 'The outcome was recorded with this token, which ended its lease.'
+    PERFORM idempotence._refuse('superseded', token::text, named,
+      CASE WHEN done THEN 'The outcome was recorded with this token, which ended its lease.'
            WHEN o.class = 'c' THEN 'The request was settled, and is never to be executed.'
-           WHEN o.class IN ('s', 'f') THEN format('The request is done, with status "%s", and another caller has recorded that.', idempotence._status_of(o.class))
-           ELSE 'No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. '
-                'Or the begin that gave the token was rolled back, or it is the token of another request.' END,
+           WHEN o.class IN ('s', 'f')
+             THEN format('The request is done, with status "%s", and another caller has recorded that.',
+                         idempotence._status_of(o.class))
+           ELSE 'No lease of this request has this token: the request was taken over, released or given up, or its lease was '
+                'lost in a crash. Or the begin that gave the token was rolled back, or it is the token of another request.' END,
       CASE WHEN done THEN 'Nothing is left to do: idem_lookup() gives the outcome.'
-           ELSE 'Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out.' END);
+           ELSE 'Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. '
+                'Under a claim without a lease leave token out.' END);
   END IF;
-  o := ROW (s.id, NULL, 'o', at, greatest(at, made) + idempotence._ttl_of(s), k, who, p.fingerprint, token, NULL); END $$;
-CREATE OR REPLACE FUNCTION idempotence._record_request(who name, session text, request text, response jsonb, failed boolean, token bigint, ttl interval)
-RETURNS idempotence.outcome LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE h record; o idempotence.outcome; named text; made timestamptz; whole interval; BEGIN
-  IF failed IS NULL THEN PERFORM idempotence._must('failed', true); END IF;
+  o := ROW (s.id, NULL, 'o', at, greatest(at, made) + idempotence._ttl_of(s), k, who, p.fingerprint, token, NULL);
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._record_request(
+  who name, session text, request text, response jsonb, failed boolean, token bigint, ttl interval)
+RETURNS idempotence.outcome
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  h record;
+  o idempotence.outcome;
+  named text;
+  made timestamptz;
+  whole interval;
+BEGIN
+  IF failed IS NULL THEN
+    PERFORM idempotence._must('failed', true);
+  END IF;
   SELECT * INTO h FROM idempotence._held(who, session, request, token, 'idem_record');
   o := h.o;
-  IF h.done THEN RETURN o; END IF;
+  IF h.done THEN
+    RETURN o;
+  END IF;
   named := idempotence._named(session, o.key);
-  IF response IS NOT NULL THEN PERFORM idempotence._check_size('response', named, response); END IF;
+  IF response IS NOT NULL THEN
+    PERFORM idempotence._check_size('response', named, response);
+  END IF;
   SELECT r.made INTO made FROM idempotence._key_of(session, (h.s).time_keys, o.key) r;
   whole := o.expires_at - greatest(o.recorded_at, made);  -- as it was at the begin
-  PERFORM idempotence._refuse('ttl', named, wrong, idempotence._in_words(whole))
-  FROM (SELECT CASE WHEN ttl <= interval '0' THEN 'is not positive' WHEN ttl > whole THEN 'is longer than the session''s'
-                    WHEN ttl < whole AND (h.s).time_keys THEN 'is shorter than the session''s, whose time_keys rest on it' END) w (wrong) WHERE wrong IS NOT NULL;
-  o.class := CASE WHEN failed THEN 'f' ELSE 's' END; o.response := response; o.recorded_by := who; o.recorded_at := clock_timestamp();
+  IF ttl IS NOT NULL THEN
+    PERFORM idempotence._refuse('ttl', named, wrong, idempotence._in_words(whole))
+    FROM (SELECT CASE WHEN ttl <= interval '0' THEN 'is not positive'
+                      WHEN ttl > whole THEN 'is longer than the session''s'
+                      WHEN ttl < whole AND (h.s).time_keys THEN 'is shorter than the session''s, whose time_keys rest on it'
+                 END) w (wrong)
+    WHERE wrong IS NOT NULL;
+  END IF;
+  o.class := CASE WHEN failed THEN 'f' ELSE 's' END;
+  o.response := response;
+  o.recorded_by := who;
+  o.recorded_at := clock_timestamp();
   o.expires_at := greatest(o.recorded_at, made) + coalesce(ttl, whole);
-  IF NOT idempotence._put(o, o.recorded_at) THEN PERFORM idempotence._refuse('beside', named); END IF;
-  IF (h.p).session IS NOT NULL THEN DELETE FROM idempotence.pending q WHERE q.session = o.session AND q.request = o.key; END IF;
-  RETURN o; END $$;
+  IF idempotence._put(o, o.recorded_at) IS NULL
+     OR (h.p).session IS NOT NULL AND NOT idempotence._drop_pending(h.p) THEN
+    PERFORM idempotence._refuse('beside', named);
+  END IF;
+  RETURN o;
+END $$;
+
 -- Saves how far a request has got, or (point is NULL) gives it up.
-CREATE OR REPLACE FUNCTION idempotence._leave_request(who name, session text, request text, point text, state jsonb, token bigint, called text) RETURNS void LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE h record; o idempotence.outcome; BEGIN
-  IF point IS NULL AND called = 'idem_checkpoint' THEN PERFORM idempotence._must('point', true); END IF;
+CREATE OR REPLACE FUNCTION idempotence._leave_request(
+  who name, session text, request text, point text, state jsonb, token bigint, called text)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  h record;
+  o idempotence.outcome;
+BEGIN
+  IF point IS NULL AND called = 'idem_checkpoint' THEN
+    PERFORM idempotence._must('point', true);
+  END IF;
   SELECT * INTO h FROM idempotence._held(who, session, request, token, called);
   o := h.o;
   IF called = 'idem_checkpoint' THEN
-    IF length(point) > 255 THEN PERFORM idempotence._refuse('limit', 'the point of ' || idempotence._named(session, o.key), length(point) || ' characters', '255 characters',
-                               'A point is a name for where to go on; what that needs belongs in state.'); END IF;
-    IF state IS NOT NULL THEN PERFORM idempotence._check_size('state', idempotence._named(session, o.key), state); END IF;
-    INSERT INTO idempotence.pending (session, request, fingerprint, point, state, written_at)
-    VALUES (o.session, o.key, o.fingerprint, point, state, clock_timestamp()) ON CONFLICT ON CONSTRAINT pending_pkey
-    DO UPDATE SET (fingerprint, point, state, written_at) = (EXCLUDED.fingerprint, EXCLUDED.point, EXCLUDED.state, EXCLUDED.written_at);
-    IF token IS NULL THEN o.class := 'k'; PERFORM idempotence._put(o, clock_timestamp()); END IF;
-  ELSIF token IS NULL THEN PERFORM idempotence._take_out(o);
+    IF length(point) > 255 THEN
+      PERFORM idempotence._refuse(
+        'limit', 'the point of ' || idempotence._named(session, o.key), length(point) || ' characters', '255 characters',
+        'A point is a name for where to go on; what that needs belongs in state.');
+    END IF;
+    IF state IS NOT NULL THEN
+      PERFORM idempotence._check_size('state', idempotence._named(session, o.key), state);
+    END IF;
+    -- A checkpoint without a token ends the lease of the former holder, whose steps are done.
+    INSERT INTO idempotence.pending AS q (session, request, fingerprint, point, state, written_at)
+    VALUES (o.session, o.key, o.fingerprint, point, state, clock_timestamp())
+    ON CONFLICT ON CONSTRAINT pending_pkey DO UPDATE
+    SET (fingerprint, point, state, written_at)
+      = (EXCLUDED.fingerprint, EXCLUDED.point, EXCLUDED.state, EXCLUDED.written_at)
+    WHERE q.token IS NOT DISTINCT FROM (h.p).token;
+    IF NOT FOUND THEN
+      PERFORM idempotence._refuse('beside', idempotence._named(session, o.key));
+    END IF;
+    IF token IS NULL THEN
+      o.class := 'k';
+      PERFORM idempotence._put(o, clock_timestamp());
+    END IF;
+  ELSIF token IS NULL THEN
+    PERFORM idempotence._take_out(o);
   ELSE
-    DELETE FROM idempotence.pending q WHERE q.session = o.session AND q.request = o.key AND q.point IS NULL;
+    DELETE FROM idempotence.pending q
+    WHERE q.session = o.session AND q.request = o.key AND q.point IS NULL AND q.token = token;
   END IF;
-  -- A release with a token ends the lease. So does a checkpoint without: whoever went on has superseded the former holder,
-  -- and its steps are done.
-  UPDATE idempotence.pending q SET (token, attempt, begun_at, leased_until, holder, application) = (NULL, NULL, NULL, NULL, NULL, NULL)
-  WHERE q.session = o.session AND q.request = o.key AND q.token IS NOT NULL AND (called = 'idem_checkpoint') = (token IS NULL); END $$;
-CREATE OR REPLACE FUNCTION idempotence._extend_lease(who name, session text, request text, token bigint, lease interval) RETURNS timestamptz LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE h record; until timestamptz; BEGIN
+  -- A release with a token ends the lease. So does a checkpoint without: it was begun after the lease, and superseded it.
+  IF (called = 'idem_checkpoint') = (token IS NULL) THEN
+    UPDATE idempotence.pending q
+    SET (token, attempt, begun_at, leased_until, holder, application) = (NULL, NULL, NULL, NULL, NULL, NULL)
+    WHERE q.session = o.session AND q.request = o.key AND q.token = (h.p).token;
+  END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._extend_lease(who name, session text, request text, token bigint, lease interval)
+RETURNS timestamptz
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  h record;
+  until timestamptz;
+BEGIN
   PERFORM idempotence._must('token', token IS NULL), idempotence._must('lease', lease IS NULL);
   lease := idempotence._duration('lease', lease, '10 milliseconds', '7 days');
   SELECT * INTO h FROM idempotence._held(who, session, request, token, 'idem_extend');
-  UPDATE idempotence.pending q SET (leased_until, holder, application) = (greatest(q.leased_until, clock_timestamp() + lease), who, current_setting('application_name'))
-  WHERE q.session = (h.p).session AND q.request = (h.p).request RETURNING q.leased_until INTO until;
-  RETURN until; END $$;
--- Notes keys as seen; gives the places of those seen for the first time.
-CREATE OR REPLACE FUNCTION idempotence._note_keys(who name, session text, requests text[], called text) RETURNS bigint[] LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, false, 'use its requests');
-  until timestamptz := idempotence._until(NULL); former text;
-  most bigint := (SELECT c.max_batch FROM idempotence.settings c); fresh bigint[] := '{}'; o idempotence.outcome; k text; made timestamptz;
-  place bigint; stands bigint;
+  UPDATE idempotence.pending q
+  SET (leased_until, holder, application)
+    = (greatest(q.leased_until, clock_timestamp() + lease), who, current_setting('application_name'))
+  WHERE q.session = (h.p).session AND q.request = (h.p).request AND q.token = token
+  RETURNING q.leased_until INTO until;
+  IF NOT FOUND THEN
+    PERFORM idempotence._refuse('beside', idempotence._named(session, (h.p).request));
+  END IF;
+  RETURN until;
+END $$;
+
+-- Records keys as seen; returns the positions in the array of those that were seen for the first time.
+CREATE OR REPLACE FUNCTION idempotence._note_keys(who name, session text, requests text[], called text)
+RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  at timestamptz := clock_timestamp();
+  s idempotence.session := idempotence._session_of(who, session, false, 'use its requests');
+  until timestamptz := idempotence._until(NULL);
+  most bigint := (SELECT c.max_batch FROM idempotence.settings c);
+  former text;
+  fresh bigint[] := '{}';
+  is_new boolean;
+  o idempotence.outcome;
+  k text;
+  made timestamptz;
+  place bigint;
+  ring_position bigint;
 BEGIN
-  IF NOT s.inbox THEN PERFORM idempotence._refuse('no inbox', session); END IF;
-  IF requests IS NULL THEN PERFORM idempotence._must('requests', true); END IF;
-  IF cardinality(requests) > most THEN PERFORM idempotence._refuse('limit', format('the number of requests of session "%s" in one call', session), cardinality(requests)::text, most::text,
-                             'Send them in several calls, or raise idempotence.max_batch.'); END IF;
-  -- Whoever has noted a key and has not ended yet is waited for.
+  IF NOT s.inbox THEN
+    PERFORM idempotence._refuse('no inbox', session);
+  END IF;
+  IF requests IS NULL THEN
+    PERFORM idempotence._must('requests', true);
+  END IF;
+  IF cardinality(requests) > most THEN
+    PERFORM idempotence._refuse(
+      'limit', format('the number of requests of session "%s" in one call', session), cardinality(requests)::text, most::text,
+      'Send them in several calls, or raise idempotence.max_batch.');
+  END IF;
+  -- Another transaction that has recorded a key and has not ended yet is waited for.
   former := idempotence._limit_waits(until);
   -- In the order of the keys, so that batches that overlap do not wait for each other in a circle.
-  FOR place, k IN SELECT min(r.place), r.key FROM unnest(requests) WITH ORDINALITY r (key, place) GROUP BY r.key ORDER BY r.key COLLATE "C" LOOP
-    IF k IS NULL AND called = 'idem_once_many' THEN PERFORM idempotence._refuse('null element', place::text); END IF;
+  FOR place, k IN
+    SELECT min(r.place), r.key FROM unnest(requests) WITH ORDINALITY r (key, place)
+    GROUP BY r.key ORDER BY r.key COLLATE "C"
+  LOOP
+    IF k IS NULL AND called = 'idem_once_many' THEN
+      PERFORM idempotence._refuse('null element', place::text);
+    END IF;
     SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, k);
-    o := idempotence._find(s.id, k, at);
-    CONTINUE WHEN o.class IS NOT NULL;
-    IF made + s.ttl <= at THEN PERFORM idempotence._refuse('too old', idempotence._named(session, k), idempotence._in_words(s.ttl)); END IF;
-    PERFORM idempotence._probe(s, k);
-    -- All who note a key at the same time write into one segment, where its unique index tells who was first; and that
-    -- changes only when nobody writes into it. What may outlive the segment is kept in outcome_long besides.
-    SELECT r.last_value INTO stands FROM idempotence.ring r;
-    o := ROW (s.id, stands / 2 % 3, 's', at, greatest(at, made) + idempotence._ttl_of(s), k, who, NULL, NULL, NULL);
-    IF idempotence._put(o, at) THEN
-      IF stands <> (SELECT r.last_value FROM idempotence.ring r) THEN PERFORM idempotence._refuse('turned'); END IF;
-      fresh := fresh || place;
-      IF stands % 2 = 1 OR extract(epoch FROM o.expires_at - at) > (SELECT g.last_value FROM idempotence.keep g) THEN
-        o.segment := 3;
-        PERFORM idempotence._put(o, at);
+    LOOP
+      -- Before the search: see _put_seen.
+      SELECT r.last_value INTO ring_position FROM idempotence.ring r;
+      is_new := false;
+      EXIT WHEN (idempotence._find(s.id, k, at)).class IS NOT NULL;
+      IF made + s.ttl <= at THEN
+        PERFORM idempotence._refuse('too old', idempotence._named(session, k), idempotence._in_words(s.ttl));
       END IF;
+      o := ROW (s.id, NULL, 's', at, greatest(at, made) + idempotence._ttl_of(s), k, who, NULL, NULL, NULL);
+      is_new := idempotence._put_seen(s, o, at, ring_position);
+      EXIT WHEN is_new IS NOT NULL;
+    END LOOP;
+    IF is_new THEN
+      fresh := fresh || place;
     END IF;
   END LOOP;
   PERFORM set_config('lock_timeout', former, true);
-  IF cardinality(fresh) < cardinality(requests) THEN PERFORM idempotence._is_durable(until); END IF;
-  PERFORM idempotence._session_of(who, session, false, 'use its requests');
-  RETURN (SELECT coalesce(array_agg(f ORDER BY f), '{}') FROM unnest(fresh) f); END $$;
-CREATE OR REPLACE FUNCTION idempotence._note(who name, action text, session text, request text, reason text, found text) RETURNS void LANGUAGE sql
-AS $$ INSERT INTO idempotence.audit (by, action, session, request, reason, found) VALUES ($1, $2, $3, $4, $5, $6) $$;
--- The session, dropped or not, for what its owner does with a reason.
-CREATE OR REPLACE FUNCTION idempotence._session_to_repair(who name, session text, reason text, action text) RETURNS idempotence.session LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE s idempotence.session; BEGIN
-  IF reason IS NULL THEN PERFORM idempotence._must('reason', true); END IF;
-  IF reason = '' THEN PERFORM idempotence._refuse('reason'); END IF;
-  IF length(reason) > 1000 THEN PERFORM idempotence._refuse('limit', 'the reason', length(reason) || ' characters', '1000 characters', 'Say it in fewer words.'); END IF;
-  SELECT * INTO s FROM idempotence.session t WHERE t.name = session AND idempotence._may(who, t, true);
-  RETURN CASE WHEN s.id IS NOT NULL THEN s ELSE idempotence._session_of(who, session, true, action) END; END $$;
-CREATE OR REPLACE FUNCTION idempotence._forget_request(who name, session text, request text, reason text) RETURNS boolean LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE former text := current_setting('lock_timeout'); s idempotence.session := idempotence._session_to_repair(who, session, reason, 'forget a request of it');
-  k text := (idempotence._key_of(session, s.time_keys, request)).k; o idempotence.outcome; p idempotence.pending; what text;
+  IF cardinality(fresh) < cardinality(requests) THEN
+    PERFORM idempotence._is_durable(until);
+  END IF;
+  PERFORM idempotence._verify_session(who, s);
+  RETURN (SELECT coalesce(array_agg(f ORDER BY f), '{}') FROM unnest(fresh) f);
+END $$;
+CREATE OR REPLACE FUNCTION idempotence._note(who name, action text, session text, request text, reason text, found text)
+RETURNS void
+LANGUAGE sql AS $$
+  INSERT INTO idempotence.audit (by, action, session, request, reason, found) VALUES ($1, $2, $3, $4, $5, $6)
+$$;
+
+-- The session, dropped or not, for a repair by its owner, which takes a reason.
+CREATE OR REPLACE FUNCTION idempotence._session_to_repair(who name, session text, reason text, action text)
+RETURNS idempotence.session
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session;
 BEGIN
-  PERFORM idempotence._take(s, k), idempotence._limit_waits(idempotence._until(NULL));
+  IF reason IS NULL THEN
+    PERFORM idempotence._must('reason', true);
+  ELSIF reason = '' THEN
+    PERFORM idempotence._refuse('reason');
+  ELSIF length(reason) > 1000 THEN
+    PERFORM idempotence._refuse('limit', 'the reason', length(reason) || ' characters', '1000 characters',
+                                'Say it in fewer words.');
+  END IF;
+  SELECT * INTO s FROM idempotence.session t WHERE t.name = session AND idempotence._may(who, t, true);
+  RETURN CASE WHEN s.id IS NOT NULL THEN s ELSE idempotence._session_of(who, session, true, action) END;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._forget_request(who name, session text, request text, reason text)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  former text := current_setting('lock_timeout');
+  s idempotence.session := idempotence._session_to_repair(who, session, reason, 'forget a request of it');
+  k text := (idempotence._key_of(session, s.time_keys, request)).k;
+  o idempotence.outcome;
+  p idempotence.pending;
+  what text;
+BEGIN
+  s := idempotence._take(s, k);
+  PERFORM idempotence._limit_waits(idempotence._until(NULL));
   PERFORM idempotence._probe(s, k);
   SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  IF p.leased_until > clock_timestamp() THEN PERFORM idempotence._in_progress(idempotence._named(session, k), p.leased_until, 'Try again when the lease has run out.'); END IF;
+  IF p.leased_until > clock_timestamp() THEN
+    PERFORM idempotence._in_progress(idempotence._named(session, k), p.leased_until, 'Try again when the lease has run out.');
+  END IF;
   LOOP
     o := idempotence._find(s.id, k, clock_timestamp());
     EXIT WHEN o.class IS NULL;
-    IF o.class IN ('o', 'k') THEN PERFORM idempotence._begun(idempotence._named(session, k), 'forget'); END IF;
+    IF o.class IN ('o', 'k') THEN
+      PERFORM idempotence._begun(idempotence._named(session, k), 'forget');
+    END IF;
     what := idempotence._status_of(o.class) || ' outcome';
     PERFORM idempotence._take_out(o);
   END LOOP;
   IF p.session IS NOT NULL THEN
-    what := concat_ws(', ', what, CASE WHEN p.point IS NOT NULL THEN 'checkpoint' END, CASE WHEN p.token IS NOT NULL THEN 'lease that ran out' END);
-    DELETE FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
+    what := concat_ws(', ', what, CASE WHEN p.point IS NOT NULL THEN 'checkpoint' END,
+                      CASE WHEN p.token IS NOT NULL THEN 'lease that ran out' END);
+    IF NOT idempotence._drop_pending(p) THEN
+      PERFORM idempotence._refuse('beside', idempotence._named(session, k));
+    END IF;
   END IF;
   PERFORM set_config('lock_timeout', former, true);
-  IF what IS NOT NULL THEN PERFORM idempotence._note(who, 'forget', session, k, reason, what); END IF;
-  RETURN what IS NOT NULL; END $$;
-CREATE OR REPLACE FUNCTION idempotence._differences(a idempotence.session, b idempotence.session, told text, glue text) RETURNS text LANGUAGE sql STABLE
+  IF what IS NOT NULL THEN
+    PERFORM idempotence._note(who, 'forget', session, k, reason, what);
+  END IF;
+  RETURN what IS NOT NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION idempotence._differences(a idempotence.session, b idempotence.session, told text, glue text)
+RETURNS text
+LANGUAGE sql STABLE
 RETURN (SELECT string_agg(format(told, option, was, is_now), glue ORDER BY n)
-  FROM (VALUES (1, 'inbox', a.inbox::text, b.inbox::text), (2, 'time_keys', a.time_keys::text, b.time_keys::text),
-    (3, 'require_payload', a.require_payload::text, b.require_payload::text),
-    (4, 'ttl', coalesce(idempotence._in_words(a.ttl), 'that of idempotence.retention'), coalesce(idempotence._in_words(b.ttl), 'that of idempotence.retention')),
-    (5, 'max_attempts', coalesce(a.max_attempts::text, 'without a limit'), coalesce(b.max_attempts::text, 'without a limit')),
-    (6, 'owner', a.owner::text, b.owner::text), (7, 'usable_by', coalesce(a.usable_by::text, '-'), coalesce(b.usable_by::text, '-'))
-  ) d (n, option, was, is_now) WHERE was <> is_now);
+        FROM (VALUES (1, 'inbox', a.inbox::text, b.inbox::text),
+                     (2, 'time_keys', a.time_keys::text, b.time_keys::text),
+                     (3, 'require_payload', a.require_payload::text, b.require_payload::text),
+                     (4, 'ttl', coalesce(idempotence._in_words(a.ttl), 'that of idempotence.retention'),
+                                coalesce(idempotence._in_words(b.ttl), 'that of idempotence.retention')),
+                     (5, 'max_attempts', coalesce(a.max_attempts::text, 'without a limit'),
+                                         coalesce(b.max_attempts::text, 'without a limit')),
+                     (6, 'owner', a.owner::text, b.owner::text),
+                     (7, 'usable_by', coalesce(a.usable_by::text, '-'), coalesce(b.usable_by::text, '-'))
+             ) d (n, option, was, is_now)
+        WHERE was <> is_now);
+
 -- Makes a session, changes or drops it. What is NULL stays as it is.
-CREATE OR REPLACE FUNCTION idempotence._save_session(who name, act text, session text, ttl interval, owner oid, usable_by oid, options jsonb) RETURNS void LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE former idempotence.session; s idempotence.session; attempts integer := (options ->> 'max_attempts')::integer;
-  most interval := (SELECT c.max_ttl FROM idempotence.settings c); doing text := CASE act WHEN 'drop' THEN 'drop it' ELSE 'change it' END;
-  lock bigint := idempotence._lock_of((SELECT c.secret FROM idempotence.settings c), session); until timestamptz := idempotence._until(NULL);
+CREATE OR REPLACE FUNCTION idempotence._save_session(
+  who name, act text, session text, ttl interval, owner oid, usable_by oid, options jsonb)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  former idempotence.session;
+  s idempotence.session;
+  attempts integer := (options ->> 'max_attempts')::integer;
+  most interval := (SELECT c.max_ttl FROM idempotence.settings c);
+  doing text := CASE act WHEN 'drop' THEN 'drop it' ELSE 'change it' END;
+  locks bigint[] := ARRAY[idempotence._lock_of((SELECT c.secret FROM idempotence.settings c), session)];
+  until timestamptz := idempotence._until(NULL);
+  new_secret boolean;
 BEGIN
-  IF session IS NULL THEN PERFORM idempotence._must('session', true); END IF;
-  PERFORM idempotence._must(o, options ->> o IS NULL) FROM unnest('{require_payload,inbox,time_keys}'::text[]) o WHERE act = 'create';
-  IF session = '' THEN PERFORM idempotence._refuse('no name'); END IF;
-  IF session ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(@|$)' THEN PERFORM idempotence._refuse('client name', session); END IF;
-  IF length(session) > 255 THEN PERFORM idempotence._refuse('limit', 'the name of a session', length(session) || ' characters', '255 characters', 'Choose a shorter name.'); END IF;
-  IF act = 'create' AND (options ->> 'time_keys')::boolean AND ttl IS NULL THEN PERFORM idempotence._refuse('needs ttl', session); END IF;
-  IF attempts NOT BETWEEN 0 AND 1000000 THEN PERFORM idempotence._refuse('attempts', session, attempts::text); END IF;
-  PERFORM idempotence._refuse('no role', r::text) FROM unnest(ARRAY[owner, usable_by]) r WHERE r <> 0 AND NOT EXISTS (SELECT FROM pg_roles p WHERE p.oid = r);
+  IF session IS NULL THEN
+    PERFORM idempotence._must('session', true);
+  END IF;
+  PERFORM idempotence._must(o, options ->> o IS NULL)
+  FROM unnest('{require_payload,inbox,time_keys}'::text[]) o WHERE act = 'create';
+  IF session = '' THEN
+    PERFORM idempotence._refuse('no name');
+  END IF;
+  IF session ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(@|$)' THEN
+    PERFORM idempotence._refuse('client name', session);
+  END IF;
+  IF length(session) > 255 THEN
+    PERFORM idempotence._refuse('limit', 'the name of a session', length(session) || ' characters', '255 characters',
+                                'Choose a shorter name.');
+  END IF;
+  IF act = 'create' AND (options ->> 'time_keys')::boolean AND ttl IS NULL THEN
+    PERFORM idempotence._refuse('needs ttl', session);
+  END IF;
+  IF attempts NOT BETWEEN 0 AND 1000000 THEN
+    PERFORM idempotence._refuse('attempts', session, attempts::text);
+  END IF;
+  PERFORM idempotence._refuse('no role', r::text) FROM unnest(ARRAY[owner, usable_by]) r
+  WHERE r <> 0 AND NOT EXISTS (SELECT FROM pg_roles p WHERE p.oid = r);
   ttl := idempotence._duration('ttl', ttl, '1 second', '3650 days');
-  IF act <> 'create' THEN PERFORM idempotence._session_of(who, session, true, doing); END IF;
-  IF NOT pg_has_role(who, owner, 'USAGE') THEN PERFORM idempotence._refuse('cannot give', pg_get_userbyid(owner), session); END IF;
-  WHILE NOT pg_try_advisory_xact_lock(lock) LOOP
-    IF NOT (idempotence._wait_for(lock, until)).free THEN
+  IF act <> 'create' THEN
+    PERFORM idempotence._session_of(who, session, true, doing);
+  END IF;
+  IF NOT pg_has_role(who, owner, 'USAGE') THEN
+    PERFORM idempotence._refuse('cannot give', pg_get_userbyid(owner), session);
+  END IF;
+  WHILE NOT idempotence._try_locks(locks) LOOP
+    IF NOT (idempotence._wait_for(locks, until)).free THEN
       PERFORM idempotence._in_progress(format('another transaction''s change of session "%s"', session), NULL,
                                        'Try again as it is, or wait longer (setting idempotence.wait).');
     END IF;
   END LOOP;
   SELECT * INTO former FROM idempotence.session t WHERE t.name = session;
-  IF act <> 'create' THEN PERFORM idempotence._session_of(who, session, true, doing); END IF;
-  IF former.id IS NOT NULL AND NOT idempotence._may(who, former, true) THEN
-    PERFORM idempotence._refuse('not owner', session, CASE WHEN former.ended_at IS NULL THEN 'make it again' ELSE 'make the dropped session again' END);
+  IF act <> 'create' THEN
+    PERFORM idempotence._session_of(who, session, true, doing);
   END IF;
-  s := former; s.owner := coalesce(owner, former.owner::oid, (SELECT r.oid FROM pg_roles r WHERE r.rolname = who));
+  IF former.id IS NOT NULL AND NOT idempotence._may(who, former, true) THEN
+    PERFORM idempotence._refuse('not owner', session, CASE WHEN former.ended_at IS NULL THEN 'make it again'
+                                                           ELSE 'make the dropped session again' END);
+  END IF;
+  s := former;
+  s.owner := coalesce(owner, former.owner::oid, (SELECT r.oid FROM pg_roles r WHERE r.rolname = who));
   s.usable_by := CASE WHEN usable_by IS NULL THEN former.usable_by ELSE nullif(usable_by, 0)::regrole END;
   s.ttl := CASE WHEN act = 'create' THEN ttl ELSE coalesce(ttl, former.ttl) END;
   s.require_payload := coalesce((options ->> 'require_payload')::boolean, former.require_payload);
   s.inbox := CASE act WHEN 'create' THEN (options ->> 'inbox')::boolean ELSE former.inbox END;
   s.time_keys := CASE act WHEN 'create' THEN (options ->> 'time_keys')::boolean ELSE former.time_keys END;
   s.max_attempts := CASE WHEN act <> 'create' AND attempts IS NULL THEN former.max_attempts ELSE nullif(attempts, 0) END;
-  IF s.inbox AND s.max_attempts IS NOT NULL THEN PERFORM idempotence._refuse('inbox attempts', session); END IF;
-  IF act = 'alter' AND s.time_keys AND s.ttl <> former.ttl THEN PERFORM idempotence._refuse('fixed ttl', session); END IF;
-  PERFORM idempotence._refuse('limit', format('the ttl of session "%s"', session), idempotence._in_words(s.ttl), idempotence._in_words(most),
-                             'Ask for a shorter one, or have a superuser raise idempotence.max_ttl.') WHERE s.ttl > most AND s.ttl IS DISTINCT FROM former.ttl;
-  IF act = 'create' AND former.id IS NOT NULL AND (CASE
-       WHEN former.ended_at IS NULL THEN idempotence._differences(former, s, '%s', '') IS NOT NULL
-       ELSE (s.inbox, s.time_keys) <> (former.inbox, former.time_keys) OR s.time_keys AND s.ttl <> former.ttl END) THEN
-    PERFORM idempotence._refuse('exists', session, CASE WHEN former.ended_at IS NULL THEN 'already exists' ELSE 'was dropped' END,
+  IF s.inbox AND s.max_attempts IS NOT NULL THEN
+    PERFORM idempotence._refuse('inbox attempts', session);
+  END IF;
+  IF act = 'alter' AND s.time_keys AND s.ttl <> former.ttl THEN
+    PERFORM idempotence._refuse('fixed ttl', session);
+  END IF;
+  IF s.ttl > most AND s.ttl IS DISTINCT FROM former.ttl THEN
+    PERFORM idempotence._refuse(
+      'limit', format('the ttl of session "%s"', session), idempotence._in_words(s.ttl), idempotence._in_words(most),
+      'Ask for a shorter one, or have a superuser raise idempotence.max_ttl.');
+  END IF;
+  IF act = 'create' AND former.id IS NOT NULL
+     AND (CASE WHEN former.ended_at IS NULL THEN idempotence._differences(former, s, '%s', '') IS NOT NULL
+               ELSE (s.inbox, s.time_keys) <> (former.inbox, former.time_keys) OR s.time_keys AND s.ttl <> former.ttl END) THEN
+    PERFORM idempotence._refuse('exists', session,
+                                CASE WHEN former.ended_at IS NULL THEN 'already exists' ELSE 'was dropped' END,
                                 idempotence._differences(former, s, '%s is %s, not %s', '; its '));
   END IF;
   IF former.id IS NULL THEN
-    PERFORM idempotence._refuse('lost', session) WHERE NOT EXISTS (SELECT FROM idempotence.session) AND EXISTS (SELECT FROM idempotence.outcome);
+    PERFORM idempotence._refuse('lost', session)
+    WHERE NOT EXISTS (SELECT FROM idempotence.session) AND EXISTS (SELECT FROM idempotence.outcome);
     INSERT INTO idempotence.session (name, owner, usable_by, ttl, require_payload, inbox, time_keys, max_attempts)
-    VALUES (session, s.owner, s.usable_by, s.ttl, s.require_payload, s.inbox, s.time_keys, s.max_attempts) ON CONFLICT DO NOTHING;
-  ELSIF act = 'create' AND former.ended_at IS NULL THEN RAISE NOTICE 'session "%" already exists with the same options, skipping', idempotence._legible(session);
+    VALUES (session, s.owner, s.usable_by, s.ttl, s.require_payload, s.inbox, s.time_keys, s.max_attempts)
+    ON CONFLICT DO NOTHING;
+  ELSIF act = 'create' AND former.ended_at IS NULL THEN
+    RAISE NOTICE 'session "%" already exists with the same options, skipping', idempotence._legible(session);
   ELSE
-    UPDATE idempotence.session t SET (owner, usable_by, ttl, require_payload, max_attempts, ended_at)
-      = (s.owner, s.usable_by, s.ttl, s.require_payload, s.max_attempts, CASE WHEN act = 'drop' THEN clock_timestamp() END) WHERE t.id = s.id;
-  END IF; END $$;
+    -- A role that may no longer use the session may know the numbers of locks, from pg_locks. The former secret stays in
+    -- force beside the new one until the sweep has seen all transactions end that may have read it alone.
+    new_secret := (s.owner, s.usable_by) IS DISTINCT FROM (former.owner, former.usable_by);
+    UPDATE idempotence.session t
+    SET (owner, usable_by, ttl, require_payload, max_attempts, ended_at, secret, former_secret, former_until)
+      = (s.owner, s.usable_by, s.ttl, s.require_payload, s.max_attempts,
+         CASE WHEN act = 'drop' THEN clock_timestamp() END,
+         CASE WHEN new_secret THEN gen_random_uuid() ELSE t.secret END,
+         CASE WHEN new_secret THEN coalesce(t.former_secret, t.secret) ELSE t.former_secret END,
+         CASE WHEN NOT new_secret THEN t.former_until END)
+    WHERE t.id = s.id;
+  END IF;
+END $$;
 -- The door. Roles may update some of its columns and read the last ones; that gives no right to lock it.
 CREATE OR REPLACE VIEW idempotence.door AS SELECT CURRENT_USER AS who, NULL::text AS act, NULL::text AS session, NULL::text AS request, NULL::jsonb AS payload, NULL::jsonb AS response,
        NULL::interval AS wait, NULL::interval AS lease, NULL::interval AS ttl, NULL::bigint AS token, NULL::boolean AS failed, NULL::text AS point,
@@ -712,17 +1383,34 @@ CREATE OR REPLACE TRIGGER enter INSTEAD OF UPDATE ON idempotence.door FOR EACH R
 DROP TRIGGER IF EXISTS unrecorded ON idempotence.outcome;
 CREATE CONSTRAINT TRIGGER unrecorded AFTER INSERT OR UPDATE ON idempotence.outcome DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.class IN ('o', 'k')) EXECUTE FUNCTION idempotence._at_commit();
+DROP TRIGGER IF EXISTS leased ON idempotence.pending;
+CREATE CONSTRAINT TRIGGER leased AFTER INSERT OR UPDATE OF leased_until ON idempotence.pending DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.token IS NOT NULL) EXECUTE FUNCTION idempotence._at_lease_commit();
 -- Views. They read with the rights of the owner, and show each role its own: pg_has_role() asks for the current user. By OFFSET 0
 -- no condition of the caller's is looked at before that, or else EXPLAIN ANALYZE would tell which rows of others meet it.
--- The sessions that the current role may use, dropped ones too.
-CREATE OR REPLACE VIEW idempotence.own_session WITH (security_barrier) AS SELECT s.name, pg_has_role(s.owner, 'USAGE') AS owned, s.ended_at, s.time_keys, s.inbox, s.id, s.secret, coalesce(s.ttl, make_interval(secs => extract(epoch FROM c.retention)::float8)) AS ttl
+-- A proof that the current role may use a session: own_session shows it, and _look_up asks for it. It holds in the backend
+-- and the transaction that have got it.
+CREATE OR REPLACE FUNCTION idempotence._proof(secret uuid, session integer, who name)
+RETURNS uuid
+LANGUAGE sql STABLE
+RETURN left(encode(sha256(convert_to(concat_ws(' ', secret, session, pg_backend_pid(), extract(epoch FROM now()), who), 'UTF8')),
+                   'hex'), 32)::uuid;
+-- The sessions that the current role may use, dropped ones too. Older versions showed the secrets of sessions in this view:
+-- they are replaced, since nobody is at work while this file is executed.
+DO $$ BEGIN
+  IF EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass('idempotence.own_session') AND a.attname = 'secret') THEN
+    ALTER VIEW idempotence.own_session RENAME COLUMN secret TO proof;
+    UPDATE idempotence.session SET secret = gen_random_uuid();
+  END IF;
+END $$;
+CREATE OR REPLACE VIEW idempotence.own_session WITH (security_barrier) AS SELECT s.name, pg_has_role(s.owner, 'USAGE') AS owned, s.ended_at, s.time_keys, s.inbox, s.id, idempotence._proof(c.secret, s.id, CURRENT_USER) AS proof, coalesce(s.ttl, make_interval(secs => extract(epoch FROM c.retention)::float8)) AS ttl, CURRENT_USER AS who
 FROM idempotence.session s CROSS JOIN idempotence.settings c WHERE has_schema_privilege('idempotence', 'USAGE') AND (pg_has_role(s.owner, 'USAGE') OR s.usable_by IS NOT NULL AND pg_has_role(s.usable_by, 'USAGE')) OFFSET 0;
 CREATE OR REPLACE VIEW idempotence.sessions WITH (security_barrier) AS SELECT s.name AS session, s.owner, CASE WHEN s.inbox THEN 'inbox' ELSE 'standing' END AS kind, o.ttl, s.require_payload, s.time_keys, s.created_at,
        s.usable_by, s.max_attempts FROM idempotence.session s JOIN idempotence.own_session o ON o.id = s.id WHERE s.ended_at IS NULL OFFSET 0;
--- What an inbox keeps for long is in a segment too.
+-- An outcome may have copies in several segments: _put_seen and _verify_claim write them. The first is shown.
 CREATE OR REPLACE VIEW idempotence.kept WITH (security_barrier) AS SELECT s.name AS session, o.key AS request, o.class, idempotence._status_of(o.class) AS status, o.response, o.fingerprint, o.token, o.recorded_by,
        o.recorded_at, o.expires_at, nullif(o.segment, 3) AS segment FROM idempotence.own_session s JOIN idempotence.outcome o ON o.session = s.id
-WHERE o.segment < 3 OR NOT s.inbox OR NOT EXISTS (SELECT FROM idempotence.outcome d WHERE d.session = o.session AND d.key = o.key AND d.segment < 3) OFFSET 0;
+WHERE NOT EXISTS (SELECT FROM idempotence.outcome d WHERE d.session = o.session AND d.key = o.key AND d.segment < o.segment AND d.recorded_at = o.recorded_at) OFFSET 0;
 CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS SELECT session, request, status, response, pg_column_size(response) AS response_bytes, fingerprint, recorded_by, recorded_at, expires_at, segment
 FROM idempotence.kept WHERE class NOT IN ('o', 'k') AND expires_at > clock_timestamp();
 -- As unfinished, with the state and the token.
@@ -743,12 +1431,41 @@ BEGIN
         AND pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN
     PERFORM idempotence._refuse('read only', called, 'It would have to write.');
   END IF; END $$;
--- What is kept of one request. It believes whoever has the session's secret, which own_session shows to those that may use it.
-CREATE OR REPLACE FUNCTION idempotence._look_up(id integer, secret uuid, k text, OUT o idempotence.outcome, OUT p idempotence.pending) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- What is stored of one request, and whether another transaction holds its lock. With until, the lock is waited for first;
+-- free tells whether it became free.
+--
+-- The function runs with the rights of the owner, also where nothing can be written, so it is not told by the door who
+-- calls. The caller gives its name and its proof from own_session, and must be allowed to use the session still.
+CREATE OR REPLACE FUNCTION idempotence._look_up(
+  id integer, who name, proof uuid, k text, until timestamptz DEFAULT NULL,
+  OUT o idempotence.outcome, OUT p idempotence.pending, OUT held boolean, OUT free boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session;
+  locks bigint[];
+  l record;
 BEGIN
-  IF NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id = _look_up.id AND s.secret = _look_up.secret) THEN RETURN; END IF;
-  o := idempotence._find(id, k, clock_timestamp());
-  SELECT * INTO p FROM idempotence.pending q WHERE q.session = _look_up.id AND q.request = k; END $$;
+  SELECT * INTO s FROM idempotence.session t WHERE t.id = id;
+  IF s.id IS NULL OR proof IS DISTINCT FROM idempotence._proof((SELECT c.secret FROM idempotence.settings c), id, who)
+     OR NOT has_schema_privilege(who, 'idempotence', 'USAGE') OR NOT idempotence._may(who, s, false) THEN
+    RAISE EXCEPTION 'permission denied for the requests of a session' USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  locks := idempotence._locks_of(s, k);
+  IF until IS NOT NULL THEN
+    free := (idempotence._wait_for(locks, until)).free;
+  END IF;
+  held := idempotence._is_held(locks);
+  -- In one statement: a record replaces the lease by the outcome.
+  SELECT t AS o, q AS p INTO l
+  FROM (VALUES (true)) one (row)
+  LEFT JOIN LATERAL (SELECT u.* FROM idempotence.outcome u
+                     WHERE u.session = id AND u.key = k AND (u.expires_at > clock_timestamp() OR u.class IN ('o', 'k'))
+                     LIMIT 1) t ON true
+  LEFT JOIN idempotence.pending q ON q.session = id AND q.request = k;
+  o := l.o;
+  p := l.p;
+END $$;
 -- A door whose trigger does not fire gives no answer.
 CREATE OR REPLACE FUNCTION idempotence._answer(ticket idempotence.idem_ticket) RETURNS idempotence.idem_ticket LANGUAGE plpgsql AS $$
 BEGIN
@@ -771,15 +1488,16 @@ DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable ti
   IF wait IS NOT NULL THEN until := idempotence._until(wait); END IF;
   durable := CASE WHEN wait IS NULL THEN idempotence._until(NULL) ELSE until END;
   LOOP
-    held := idempotence._is_held(idempotence._lock_of(s.secret, k));
-    FOR i IN 1..2 LOOP  -- What is unfinished may have made way for the outcome since.
-      SELECT * INTO l FROM idempotence._look_up(s.id, s.secret, k); o := l.o; p := l.p;
-      IF o.class NOT IN ('o', 'k') THEN
-        IF NOT idempotence._is_durable(durable) THEN RETURN ROW ('in_progress', false, NULL, NULL, NULL, NULL, NULL, o.recorded_at, NULL)::idempotence.idem_ticket;
-        END IF;
-        RETURN ROW (idempotence._status_of(o.class), false, o.response, NULL, NULL, NULL, NULL, o.recorded_at, o.expires_at)::idempotence.idem_ticket;
+    SELECT * INTO l FROM idempotence._look_up(s.id, s.who, s.proof, k);
+    o := l.o;
+    p := l.p;
+    held := l.held;
+    IF o.class NOT IN ('o', 'k') THEN
+      IF NOT idempotence._is_durable(durable) THEN
+        RETURN ROW ('in_progress', false, NULL, NULL, NULL, NULL, NULL, o.recorded_at, NULL)::idempotence.idem_ticket;
       END IF;
-    END LOOP;
+      RETURN ROW (idempotence._status_of(o.class), false, o.response, NULL, NULL, NULL, NULL, o.recorded_at, o.expires_at)::idempotence.idem_ticket;
+    END IF;
     t := ROW ('unknown', false, NULL, NULL, NULL, NULL, NULL, NULL, NULL); leased := coalesce(p.leased_until + s.ttl > at, false);
     IF p.point IS NOT NULL AND greatest(p.written_at, p.leased_until, made) + s.ttl > at THEN t.status := 'suspended'; t.point := p.point; t.state := p.state;
     END IF;
@@ -792,7 +1510,7 @@ DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable ti
       RETURN t;
     ELSIF p.leased_until > clock_timestamp() THEN
       PERFORM pg_sleep(extract(epoch FROM least(until - clock_timestamp(), p.leased_until - clock_timestamp(), interval '100 milliseconds')));
-    ELSIF NOT (idempotence._wait_for(idempotence._lock_of(s.secret, k), until)).free THEN RETURN t; END IF;
+    ELSIF NOT (idempotence._look_up(s.id, s.who, s.proof, k, until)).free THEN RETURN t; END IF;
   END LOOP; END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_lookup(session text, request bigint, stream text DEFAULT NULL, wait interval DEFAULT NULL)
 RETURNS idempotence.idem_ticket LANGUAGE sql RETURN idempotence.idem_lookup(session, request::text, stream, wait);
@@ -811,7 +1529,7 @@ BEGIN
     PERFORM idempotence._refuse('read only', called, format('No outcome of %s is kept here, so %s.', idempotence._named(session, k),
       CASE called WHEN 'idem_settle' THEN 'its settling would have to be recorded' ELSE 'it would have to be executed' END));
   ELSIF payload IS NOT NULL THEN
-    PERFORM idempotence._mismatch((l.o).fingerprint, idempotence.idem_fingerprint(payload), idempotence._named(session, k)) FROM idempotence._look_up(s.id, s.secret, k) l;
+    PERFORM idempotence._mismatch((l.o).fingerprint, idempotence.idem_fingerprint(payload), idempotence._named(session, k)) FROM idempotence._look_up(s.id, s.who, s.proof, k) l;
   END IF;
   IF called = 'idem_claim' THEN PERFORM idempotence._refuse('done', idempotence._named(session, k) || CASE t.status WHEN 'cancelled' THEN ' was settled and is never executed' ELSE ' is already done' END,
                              t.status, idempotence._moment(t.recorded_at)); END IF;
@@ -914,57 +1632,130 @@ BEGIN
   UPDATE idempotence.door SET act = 'record', session = session, request = request, response = t.response, failed = refused, ttl = ttl RETURNING (ticket).* INTO t;
   RETURN idempotence._answer(t); END $$;
 -- The sweep. It turns the ring, truncates what the ring has left behind, and deletes what has expired elsewhere.
--- Turns the ring by one step, if it is time. A lock that cannot be had soon is tried for by the next sweep, for others wait behind.
-CREATE OR REPLACE FUNCTION idempotence._turn() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
-DECLARE stands bigint := (SELECT r.last_value FROM idempotence.ring r); at timestamptz := clock_timestamp(); life bigint; pages bigint;
-  c idempotence.segment; former idempotence.segment; third idempotence.segment;
+
+-- Turns the ring by one step if it is time; false if it is not, or if a lock is not to be had soon: then the next sweep tries
+-- again, because other transactions wait behind a wait for a table's lock.
+--
+-- The ring stands at 2k while segment k % 3 is the current one. It moves to 2k + 1, where the next one is current, and to
+-- 2k + 2 when all transactions have ended that may have read 2k. Each of them wrote its row before the ring moved, and so
+-- its transaction id is less than one that is assigned later, which the segment keeps meanwhile (writers_before).
+CREATE OR REPLACE FUNCTION idempotence._turn()
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+#variable_conflict use_variable
+DECLARE
+  ring_position bigint := (SELECT r.last_value FROM idempotence.ring r);
+  at timestamptz := clock_timestamp();
+  life bigint;
+  pages bigint;
+  c idempotence.segment;
+  former idempotence.segment;
+  third idempotence.segment;
 BEGIN
-  SELECT * INTO c FROM idempotence.segment s WHERE s.number = (stands + 1) / 2 % 3;
+  SELECT * INTO c FROM idempotence.segment s WHERE s.number = (ring_position + 1) / 2 % 3;
   SELECT * INTO former FROM idempotence.segment s WHERE s.number = (c.number + 2) % 3;
   SELECT * INTO third FROM idempotence.segment s WHERE s.number = (c.number + 1) % 3;
-  IF stands % 2 = 1 THEN  -- Nobody writes into the former segment any more once it can be locked.
-    EXECUTE format('LOCK TABLE idempotence.outcome_%s IN SHARE MODE', former.number);
+  IF ring_position % 2 = 1 THEN
+    -- A restored dump may bring an id of another server, which lies in the future here.
+    IF former.writers_before IS NULL OR former.writers_before >= pg_current_xact_id() THEN
+      UPDATE idempotence.segment s SET writers_before = pg_current_xact_id() WHERE s.number = former.number;
+      RETURN true;
+    ELSIF former.writers_before >= pg_snapshot_xmin(pg_current_snapshot()) THEN
+      RETURN false;
+    END IF;
     UPDATE idempotence.segment s SET closed_at = clock_timestamp() WHERE s.number = former.number;
-    PERFORM setval('idempotence.ring', stands + 1);
-  ELSIF former.closed_at = 'infinity' THEN  -- That step was undone after its last line.
+    PERFORM setval('idempotence.ring', ring_position + 1);
+  ELSIF former.closed_at = 'infinity' THEN
+    -- The transaction of that step was rolled back after it had moved the ring.
     UPDATE idempotence.segment s SET closed_at = at WHERE s.number = former.number;
   ELSIF pg_relation_size(format('idempotence.outcome_%s', third.number)::regclass) > 0 THEN
     EXECUTE format('TRUNCATE idempotence.outcome_%s', third.number);
   ELSIF at < former.closed_at + former.keep * interval '1 second' OR at < c.opened_at + c.keep * interval '1 second' THEN
     RETURN false;
   ELSIF third.closed_at <> 'infinity' THEN
-    -- The life that one outcome in eight exceeds, by a sample of as many pages however many there are. Six minutes at least, or
-    -- short lives would turn the ring at each step.
-    pages := (pg_relation_size(format('idempotence.outcome_%s', c.number)::regclass) + pg_relation_size('idempotence.outcome_long')) / 8192 + 1;
-    EXECUTE format('SELECT percentile_disc(0.875) WITHIN GROUP (ORDER BY extract(epoch FROM o.expires_at - o.recorded_at)) FROM (
-        SELECT * FROM idempotence.outcome_%s TABLESAMPLE SYSTEM (%s) UNION ALL SELECT * FROM idempotence.outcome_long TABLESAMPLE SYSTEM (%2$s)) o',
+    -- The life that one outcome in eight exceeds, by a sample of the same number of pages whatever their number. Six minutes
+    -- at least, or short lives would turn the ring at each step.
+    pages := (pg_relation_size(format('idempotence.outcome_%s', c.number)::regclass)
+              + pg_relation_size('idempotence.outcome_long')) / 8192 + 1;
+    EXECUTE format(
+      'SELECT percentile_disc(0.875) WITHIN GROUP (ORDER BY extract(epoch FROM o.expires_at - o.recorded_at))
+       FROM (SELECT * FROM idempotence.outcome_%s TABLESAMPLE SYSTEM (%s)
+             UNION ALL SELECT * FROM idempotence.outcome_long TABLESAMPLE SYSTEM (%2$s)) o',
       c.number, least(100, 20000.0 / pages)) INTO life;
     life := least(greatest(coalesce(life, 86400), 360), (SELECT extract(epoch FROM g.retention) FROM idempotence.settings g));
-    UPDATE idempotence.segment s SET (keep, opened_at, closed_at) = (life, at, 'infinity') WHERE s.number = third.number;
-  ELSE  -- Whoever reads the two apart reads the shorter keep, and what it puts into either segment has expired in time.
-    PERFORM setval('idempotence.keep', least(c.keep, third.keep)), setval('idempotence.ring', stands + 1), setval('idempotence.keep', third.keep);
+    UPDATE idempotence.segment s SET (keep, opened_at, closed_at, writers_before) = (life, at, 'infinity', NULL)
+    WHERE s.number = third.number;
+  ELSE
+    -- A caller reads the ring, keep, and the ring again. If both readings of the ring agree, it has read the life that the
+    -- current segment takes, or a shorter one.
+    PERFORM setval('idempotence.keep', least(c.keep, third.keep));
+    PERFORM setval('idempotence.ring', ring_position + 1);
+    PERFORM setval('idempotence.keep', third.keep);
     UPDATE idempotence.segment s SET opened_at = at WHERE s.number = third.number;
   END IF;
   RETURN true;
-EXCEPTION WHEN lock_not_available THEN RETURN false; END $$;
--- One step of the sweep; false where nothing is left to do, or somebody else sweeps.
-CREATE OR REPLACE FUNCTION idempotence._sweep_step() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE n bigint; at timestamptz := clock_timestamp(); BEGIN
-  -- A row's lock, for only the owner can take it, and so stop the sweep.
+EXCEPTION
+  WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+-- One step of the sweep; false if nothing is left to do, or if another transaction sweeps.
+CREATE OR REPLACE FUNCTION idempotence._sweep_step()
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  n bigint;
+  at timestamptz := clock_timestamp();
+  secrets uuid[];
+BEGIN
+  -- The ids that the steps keep must be assigned after what they have seen, so the transaction may have none yet.
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'a step of the sweep cannot run in a transaction that has written' USING ERRCODE = 'active_sql_transaction';
+  END IF;
+  secrets := ARRAY(SELECT s.secret FROM idempotence.session s WHERE s.former_secret IS NOT NULL);
+  -- A row's lock, because only the owner can acquire it, and so stop the sweep.
   PERFORM FROM idempotence.segment s WHERE s.number = 0 FOR UPDATE SKIP LOCKED;
-  IF NOT FOUND THEN RETURN false; END IF;
-  IF idempotence._turn() THEN RETURN true; END IF;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  IF secrets <> '{}' THEN
+    UPDATE idempotence.session s SET (former_secret, former_until) = (NULL, NULL)
+    WHERE s.former_until < pg_snapshot_xmin(pg_current_snapshot());
+    UPDATE idempotence.session s SET former_until = pg_current_xact_id()
+    WHERE s.secret = ANY (secrets) AND s.former_secret IS NOT NULL
+      AND (s.former_until IS NULL OR s.former_until > pg_current_xact_id());
+  END IF;
+  IF idempotence._turn() THEN
+    RETURN true;
+  END IF;
   DELETE FROM idempotence.outcome_long o
-  WHERE o.ctid = ANY (ARRAY(SELECT l.ctid FROM idempotence.outcome_long l WHERE l.expires_at <= at LIMIT 1000 FOR UPDATE SKIP LOCKED));
+  WHERE o.ctid = ANY (ARRAY(SELECT l.ctid FROM idempotence.outcome_long l WHERE l.expires_at <= at
+                            LIMIT 1000 FOR UPDATE SKIP LOCKED));
   GET DIAGNOSTICS n = ROW_COUNT;
-  IF n = 1000 THEN RETURN true; END IF;
-  DELETE FROM idempotence.pending p WHERE p.ctid = ANY (ARRAY(SELECT q.ctid FROM idempotence.pending q JOIN idempotence.session s ON s.id = q.session
-    WHERE greatest(q.leased_until, q.written_at) + idempotence._ttl_of(s) <= at - interval '5 minutes' FOR UPDATE OF q SKIP LOCKED));
-  DELETE FROM idempotence.swept; INSERT INTO idempotence.swept VALUES (clock_timestamp());
-  RETURN false; END $$;
-CREATE OR REPLACE PROCEDURE idempotence.idem_sweep() LANGUAGE plpgsql AS $$
-DECLARE more boolean := true; BEGIN
-  WHILE more LOOP more := idempotence._sweep_step(); COMMIT; END LOOP; END $$;
+  IF n = 1000 THEN
+    RETURN true;
+  END IF;
+  DELETE FROM idempotence.pending p
+  WHERE p.ctid = ANY (ARRAY(SELECT q.ctid FROM idempotence.pending q JOIN idempotence.session s ON s.id = q.session
+                            WHERE greatest(q.leased_until, q.written_at) + idempotence._ttl_of(s) <= at - interval '5 minutes'
+                            FOR UPDATE OF q SKIP LOCKED));
+  DELETE FROM idempotence.swept;
+  INSERT INTO idempotence.swept VALUES (clock_timestamp());
+  RETURN false;
+END $$;
+
+CREATE OR REPLACE PROCEDURE idempotence.idem_sweep()
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  more boolean := true;
+BEGIN
+  WHILE more LOOP
+    more := idempotence._sweep_step();
+    COMMIT;
+  END LOOP;
+END $$;
 CREATE OR REPLACE VIEW idempotence.health AS SELECT c.name, (ARRAY['ok', 'warning', 'critical'])[c.level + 1] AS status, c.detail, CASE WHEN c.level > 0 THEN c.hint END AS hint, c.level
 FROM (SELECT clock_timestamp() AS now, coalesce((SELECT w.at FROM idempotence.swept w), (SELECT i.installed_at FROM idempotence.settings i)) AS swept, NOT EXISTS (SELECT FROM idempotence.swept) AS never,
              (SELECT max(s.opened_at + s.keep * interval '1 second') FROM idempotence.segment s WHERE s.closed_at = 'infinity') AS turns,
@@ -973,7 +1764,7 @@ CROSS JOIN LATERAL (VALUES
   ('sweep', CASE WHEN h.now - h.swept > interval '1 day' THEN 2 WHEN h.now - h.swept > CASE WHEN h.never THEN interval '10 minutes' ELSE interval '1 hour' END THEN 1 ELSE 0 END,
    format(CASE WHEN h.never THEN 'never swept, and installed %s ago' ELSE 'swept %s ago' END, date_trunc('second', h.now - h.swept)), 'Have a scheduler CALL idempotence.idem_sweep() once a minute, as the owner of the schema.'),
   ('ring', CASE WHEN h.turns IS NULL OR h.now > h.turns + interval '1 day' THEN 1 ELSE 0 END, coalesce('the current segment is to be closed at ' || h.turns, 'no segment is open'),
-   'A long transaction, prepared ones too, may keep the sweep from a lock that it tries for once a minute: look into pg_locks.'),
+   'The ring waits for all transactions to end that write, prepared ones too: look for old ones in pg_stat_activity and pg_prepared_xacts.'),
   ('long', CASE WHEN h.oldest < h.now - interval '1 hour' THEN 1 ELSE 0 END, coalesce('the oldest outcome outside of the ring expires after ' || date_trunc('day', h.oldest), 'all outcomes are in the ring'),
    'The sweep is behind. Where most outcomes live longer than settings.retention, raise that.')
 ) c (name, level, detail, hint);
@@ -988,7 +1779,7 @@ DECLARE grantee text; BEGIN
       REVOKE CREATE ON SCHEMA idempotence FROM _ CASCADE; REVOKE ALL ON ALL ROUTINES IN SCHEMA idempotence FROM _ CASCADE', '_', grantee);
   END LOOP; END $$;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA idempotence TO PUBLIC; GRANT USAGE ON TYPE idempotence.idem_ticket TO PUBLIC;
-REVOKE ALL ON FUNCTION idempotence._enter(), idempotence._at_commit() FROM PUBLIC;
+REVOKE ALL ON FUNCTION idempotence._enter(), idempotence._at_commit(), idempotence._at_lease_commit() FROM PUBLIC;
 GRANT SELECT ON idempotence.own_session, idempotence.sessions, idempotence.kept, idempotence.outcomes, idempotence.own_pending, idempotence.unfinished, idempotence.health TO PUBLIC;
 GRANT UPDATE (act, session, request, payload, response, wait, lease, ttl, token, failed, point, requests, owner, usable_by), SELECT (ticket, places) ON idempotence.door TO PUBLIC;
 CREATE OR REPLACE FUNCTION idempotence.idem_grant(role regrole, level text DEFAULT 'user') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -9,85 +9,152 @@ BEGIN;
 SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Sees to it that all of a closed session can be read, and that nothing of it is completed here any more.
-CREATE OR REPLACE FUNCTION idempotence._close_for_export(who name, session text, reason text) RETURNS void LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE s idempotence.session := idempotence._session_to_repair(who, session, reason, 'export it');
-  until timestamptz := idempotence._until(NULL); p idempotence.pending;
+-- Makes sure that all of a closed session can be read, and that nothing of it is completed here any more.
+CREATE OR REPLACE FUNCTION idempotence._close_for_export(who name, session text, reason text)
+RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  s idempotence.session := idempotence._session_to_repair(who, session, reason, 'export it');
+  until timestamptz := idempotence._until(NULL);
+  former text := current_setting('lock_timeout');
+  p idempotence.pending;
 BEGIN
-  PERFORM idempotence._refuse('open', session) WHERE s.ended_at IS NULL OR EXISTS (
-    SELECT FROM idempotence.session t WHERE t.id = s.id AND t.xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text);
-  PERFORM idempotence._refuse('at work', session, 'This transaction has written outcomes itself.') WHERE EXISTS (
-    SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.mode = 'RowExclusiveLock'
-     AND l.relation IN ('idempotence.outcome'::regclass, 'idempotence.pending'::regclass));
+  IF s.ended_at IS NULL
+     OR EXISTS (SELECT FROM idempotence.session t
+                WHERE t.id = s.id AND t.xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text) THEN
+    PERFORM idempotence._refuse('open', session);
+  END IF;
+  IF EXISTS (SELECT FROM pg_locks l
+             WHERE l.pid = pg_backend_pid() AND l.mode = 'RowExclusiveLock'
+               AND l.relation IN ('idempotence.outcome'::regclass, 'idempotence.pending'::regclass)) THEN
+    PERFORM idempotence._refuse('at work', session, 'This transaction has written outcomes itself.');
+  END IF;
   LOOP
     BEGIN
-      -- Others wait behind this wait, so it is short.
+      -- Other transactions wait behind this wait, so it is short.
       PERFORM set_config('lock_timeout', '50', true);
       LOCK TABLE idempotence.outcome, idempotence.pending IN SHARE MODE;
       RAISE EXCEPTION USING ERRCODE = 'ID000';
     EXCEPTION
-      WHEN SQLSTATE 'ID000' THEN EXIT;
-      WHEN lock_not_available THEN PERFORM idempotence._refuse('at work', session, 'A transaction that has written outcomes has not ended.') WHERE clock_timestamp() >= until;
+      WHEN SQLSTATE 'ID000' THEN
+        EXIT;
+      WHEN lock_not_available THEN
+        IF clock_timestamp() >= until THEN
+          PERFORM idempotence._refuse('at work', session, 'A transaction that has written outcomes has not ended.');
+        END IF;
     END;
     PERFORM pg_sleep(0.2);
   END LOOP;
-  -- What ran when the snapshot was taken may have recorded since.
-  PERFORM idempotence._refuse('unseen export', session) WHERE current_setting('transaction_isolation') <> 'read committed'
-    AND EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot()));
+  -- A transaction that ran when the snapshot was taken may have recorded since.
+  IF current_setting('transaction_isolation') <> 'read committed'
+     AND EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot())) THEN
+    PERFORM idempotence._refuse('unseen export', session);
+  END IF;
   FOR p IN SELECT * FROM idempotence.pending q WHERE q.session = s.id AND q.token IS NOT NULL LOOP
-    PERFORM idempotence._take(s, p.request);
-    PERFORM idempotence._in_progress(idempotence._named(session, p.request), p.leased_until,
-      'Export again when its holder has recorded or released it, or when the lease has run out.') WHERE p.leased_until > clock_timestamp();
+    s := idempotence._take(s, p.request);
+    SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = p.request;
+    IF p.leased_until > clock_timestamp() THEN
+      PERFORM idempotence._in_progress(idempotence._named(session, p.request), p.leased_until,
+        'Export again when its holder has recorded or released it, or when the lease has run out.');
+    END IF;
     UPDATE idempotence.pending q SET token = q.token + 1 WHERE q.session = s.id AND q.request = p.request;
   END LOOP;
+  PERFORM set_config('lock_timeout', former, true);
   PERFORM idempotence._note(who, 'export', session, '', reason, '');
 END $$;
--- A moment that is told, as far as it can be: not before the millennium, and not in the future. The sweep computes with it.
-CREATE OR REPLACE FUNCTION idempotence._past(told text, at timestamptz) RETURNS timestamptz LANGUAGE sql STABLE
+
+-- A time that the caller gives, between the year 2000 and now: the sweep computes with it.
+CREATE OR REPLACE FUNCTION idempotence._past(told text, at timestamptz)
+RETURNS timestamptz
+LANGUAGE sql STABLE
 RETURN least(greatest(coalesce(told::timestamptz, at), timestamptz '2000-01-01 00:00:00+00'), at);
--- Takes a row of an export, or an outcome from elsewhere: 1 imported, 2 present, 3 expired.
-CREATE OR REPLACE FUNCTION idempotence._import_row(who name, session text, r jsonb) RETURNS bigint LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, true, 'import into it'); k text;
-  made timestamptz; named text; o idempotence.outcome; p idempotence.pending; class "char"; unknown text :=
-    (SELECT min(c) FROM jsonb_object_keys(r) c WHERE c <> ALL ('{key,status,response,failed,recorded_at,expires_at,payload,fingerprint,token,attempt,begun_at,leased_until,point,state}'));
+
+-- Imports a row of an export, or an outcome from elsewhere: 1 imported, 2 present, 3 expired.
+CREATE OR REPLACE FUNCTION idempotence._import_row(who name, session text, r jsonb)
+RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  at timestamptz := clock_timestamp();
+  s idempotence.session := idempotence._session_of(who, session, true, 'import into it');
+  k text;
+  made timestamptz;
+  named text;
+  o idempotence.outcome;
+  p idempotence.pending;
+  ring_position bigint;
+  is_new boolean;
+  unknown text := (SELECT min(c) FROM jsonb_object_keys(r) c
+                   WHERE c <> ALL ('{key,status,response,failed,recorded_at,expires_at,payload,fingerprint,token,attempt,'
+                                   'begun_at,leased_until,point,state}'));
 BEGIN
   IF unknown IS NOT NULL THEN
-    RAISE EXCEPTION 'the query to import from has a column of another name' USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Found "%s".', unknown),
-      HINT = 'Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, by these names, or of those that idem_export() gives.';
+    RAISE EXCEPTION 'the query to import from has a column of another name' USING
+      ERRCODE = 'invalid_parameter_value',
+      DETAIL = format('Found "%s".', unknown),
+      HINT = 'Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, by these names, or of '
+             'those that idem_export() gives.';
   END IF;
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, r ->> 'key');
   named := idempotence._named(session, k);
-  PERFORM idempotence._take(s, k);
-  PERFORM idempotence._probe(s, k);
-  o := idempotence._find(s.id, k, at);
-  SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  PERFORM idempotence._begun(named, 'forget') WHERE o.class IN ('o', 'k');
-  IF o.class IS NOT NULL THEN
-    RETURN 2;
-  ELSIF r ->> 'status' = 'unfinished' THEN
-    IF p.session IS NOT NULL THEN RETURN 2; END IF;
-    INSERT INTO idempotence.pending
-    VALUES (s.id, k, NULL, (r ->> 'token')::bigint, coalesce((r ->> 'attempt')::integer, 1), idempotence._past(r ->> 'begun_at', at),
-            CASE WHEN r ->> 'leased_until' IS NOT NULL THEN idempotence._past(r ->> 'leased_until', at) END, who, '', r ->> 'point', nullif(r -> 'state', 'null'), CASE WHEN r ->> 'point' IS NOT NULL THEN idempotence._past(r ->> 'recorded_at', at) END);
-    RETURN 1;
-  END IF;
-  PERFORM idempotence._in_progress(named, p.leased_until, 'Import again when the lease has run out.') WHERE p.leased_until > at;
-  PERFORM idempotence._check_size('response', named, r -> 'response') WHERE r ? 'response';
-  o := ROW (s.id, NULL, CASE WHEN r ->> 'status' = 'cancelled' THEN 'c' WHEN r ->> 'status' = 'failed' OR (r ->> 'failed')::boolean THEN 'f' ELSE 's' END,
-            idempotence._past(r ->> 'recorded_at', at), at, k, who,
-            CASE WHEN r ->> 'payload' IS NOT NULL THEN idempotence.idem_fingerprint(r -> 'payload') END, (r ->> 'token')::bigint,
-            nullif(r -> 'response', 'null'));
-  o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz, greatest(o.recorded_at, made) + idempotence._ttl_of(s)), at + interval '3650 days');
-  IF o.expires_at <= at THEN RETURN 3; END IF;
-  o.segment := CASE WHEN s.inbox THEN (SELECT r.last_value FROM idempotence.ring r) / 2 % 3 END;
-  PERFORM idempotence._put(o, at);
-  IF s.inbox THEN  -- as in note_keys()
-    o.segment := 3;
-    PERFORM idempotence._put(o, at);
-  END IF;
-  DELETE FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  RETURN 1;
+  s := idempotence._take(s, k);
+  LOOP
+    -- Before the search: see _put_seen.
+    SELECT g.last_value INTO ring_position FROM idempotence.ring g;
+    PERFORM idempotence._probe(s, k);
+    o := idempotence._find(s.id, k, at);
+    SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
+    IF o.class IN ('o', 'k') THEN
+      PERFORM idempotence._begun(named, 'forget');
+    ELSIF o.class IS NOT NULL THEN
+      RETURN 2;
+    ELSIF r ->> 'status' = 'unfinished' THEN
+      IF p.session IS NOT NULL THEN
+        RETURN 2;
+      END IF;
+      INSERT INTO idempotence.pending
+      VALUES (s.id, k, NULL, (r ->> 'token')::bigint, coalesce((r ->> 'attempt')::integer, 1),
+              idempotence._past(r ->> 'begun_at', at),
+              CASE WHEN r ->> 'leased_until' IS NOT NULL THEN idempotence._past(r ->> 'leased_until', at) END, who, '',
+              r ->> 'point', nullif(r -> 'state', 'null'),
+              CASE WHEN r ->> 'point' IS NOT NULL THEN idempotence._past(r ->> 'recorded_at', at) END)
+      ON CONFLICT DO NOTHING;
+      CONTINUE WHEN NOT FOUND;
+      PERFORM idempotence._verify_session(who, s);
+      RETURN 1;
+    END IF;
+    IF p.leased_until > at THEN
+      PERFORM idempotence._in_progress(named, p.leased_until, 'Import again when the lease has run out.');
+    END IF;
+    IF r ? 'response' THEN
+      PERFORM idempotence._check_size('response', named, r -> 'response');
+    END IF;
+    o := ROW (s.id, NULL,
+              CASE WHEN r ->> 'status' = 'cancelled' THEN 'c'
+                   WHEN r ->> 'status' = 'failed' OR (r ->> 'failed')::boolean THEN 'f' ELSE 's' END,
+              idempotence._past(r ->> 'recorded_at', at), at, k, who,
+              CASE WHEN r ->> 'payload' IS NOT NULL THEN idempotence.idem_fingerprint(r -> 'payload') END,
+              (r ->> 'token')::bigint, nullif(r -> 'response', 'null'));
+    o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz, greatest(o.recorded_at, made) + idempotence._ttl_of(s)),
+                          at + interval '3650 days');
+    IF o.expires_at <= at THEN
+      RETURN 3;
+    END IF;
+    IF s.inbox THEN
+      is_new := idempotence._put_seen(s, o, at, ring_position);
+    ELSE
+      is_new := idempotence._put(o, at) IS NOT NULL;
+    END IF;
+    IF is_new AND idempotence._drop_pending(p) THEN
+      PERFORM idempotence._verify_session(who, s);
+      RETURN 1;
+    END IF;
+    CONTINUE WHEN is_new IS NOT TRUE;
+    PERFORM idempotence._refuse('beside', named);
+  END LOOP;
 END $$;
+
 CREATE OR REPLACE FUNCTION idempotence._move(who name, call idempotence.door) RETURNS idempotence.door LANGUAGE plpgsql AS $$
 BEGIN
   CASE call.act
