@@ -14,6 +14,7 @@ mod cron;
 mod drills;
 mod dump;
 mod durable;
+mod error_memory;
 mod export;
 mod extension;
 mod failover;
