@@ -66,6 +66,7 @@ FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
 
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $grant$
 #variable_conflict use_variable
 DECLARE
@@ -75,6 +76,7 @@ DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_grant');
   IF role IS NULL OR level IS NULL THEN
     RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
@@ -102,12 +104,14 @@ $grant$;
 
 CREATE FUNCTION idem_revoke(role regrole) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $revoke$
 #variable_conflict use_variable
 DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_revoke');
   IF role IS NULL THEN
     RAISE EXCEPTION 'argument "role" must not be null'
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';

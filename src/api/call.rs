@@ -16,10 +16,10 @@ pub type Result<T, E = ErrorReport> = std::result::Result<T, E>;
 
 /// Begins a call of an SQL function of this name that is PARALLEL UNSAFE; all of them call this first. PostgreSQL itself plans
 /// no parallel query that calls one, but it does not see what a function calls that a user has declared PARALLEL SAFE.
-pub fn enter(function: &'static str) {
+pub fn enter(function: &str) {
     pg::begin_call();
     if let Some(process) = pg::parallel_process() {
-        Error::InParallelQuery { function, process }.raise()
+        Error::InParallelQuery { function: function.to_owned(), process }.raise()
     }
 }
 

@@ -244,6 +244,13 @@ fn digest_fits(digest: Option<Uuid>, session: Option<Uuid>, key: Option<&str>) -
     Some(names::fits(&Digest(*digest?.as_bytes()), session?.as_bytes(), key?))
 }
 
+/// Refuses a parallel query, for functions in PL/pgSQL. All others call [`enter`] themselves.
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
+fn refuse_parallel_query(function: Option<&str>) -> Result<()> {
+    enter(required("function", function)?);
+    Ok(())
+}
+
 /// Raises the error that every request would meet.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn look_whether_ready() -> Result<()> {

@@ -101,11 +101,11 @@ errors! {
     Invalid { message: String, detail: String, hint: &'static str } =>
         Standard(ERRCODE_INVALID_PARAMETER_VALUE), message, detail, hint;
 
-    /// A function was called that takes part in no parallel query. `process` is the process of the query that called it.
-    InParallelQuery { function: &'static str, process: &'static str } =>
+    /// A function was called during a parallel query, by `process`.
+    InParallelQuery { function: String, process: &'static str } =>
         Standard(ERRCODE_INVALID_TRANSACTION_STATE),
         "cannot execute {function}() during a parallel query",
-        "The function was called in {process}.",
+        "{process} called the function.",
         "Declare every function that calls it PARALLEL UNSAFE, which is the default.";
 
     /// `what` is too long, too large or too many. The sizes have their units.

@@ -10,14 +10,14 @@ pub fn read_only() -> bool {
     unsafe { pg_sys::XactReadOnly || harmless::RecoveryInProgress() }
 }
 
-/// Which process of a parallel query this is; `None` if no parallel query is at work here.
+/// Which process of a parallel query this is, as the first words of a sentence; `None` if no parallel query runs here.
 pub fn parallel_process() -> Option<&'static str> {
     // SAFETY: reads variables of the backend.
     unsafe {
         match harmless::IsInParallelMode() {
             false => None,
-            true if pg_sys::ParallelWorkerNumber >= 0 => Some("a parallel worker"),
-            true => Some("the leader of a parallel query"),
+            true if pg_sys::ParallelWorkerNumber >= 0 => Some("A parallel worker"),
+            true => Some("The leader of a parallel query"),
         }
     }
 }
