@@ -41,6 +41,7 @@ mod redact;
 mod ring;
 mod run;
 mod schema;
+mod settings;
 mod settle;
 mod splitting;
 mod standby;
