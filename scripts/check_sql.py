@@ -92,8 +92,6 @@ def faults(sql, assigns=False):
                     yield fault(f"the operator {word} is not qualified")
             if word == ";":
                 setting = []
-        if kind == "text" and "\\" in word and word[0] not in "Ee":
-            yield fault("the literal has a backslash and is not written E''")
         if kind != "name":
             continue
         if re.match("[a-z]", word) and i + 1 < len(tokens) and tokens[i + 1][1] == "text" and before != "BEGIN":
@@ -133,7 +131,10 @@ def faults(sql, assigns=False):
 
 
 def unpinned(sql):
-    """What the functions in PL/pgSQL of a piece of SQL do not pin: pairs of a place and a text."""
+    """What in a piece of SQL depends on the settings of a caller: pairs of a place and a text."""
+    for match in TOKEN.finditer(sql):
+        if match.lastgroup == "text" and "\\" in match.group() and match.group()[0] not in "Ee":
+            yield match.start(), "the literal has a backslash and is not written E''"
     for match in PLPGSQL.finditer(sql):
         name, head, body = match.group("name"), match.group("head"), match.group("body")
         if "LANGUAGE plpgsql" not in head:
@@ -182,9 +183,9 @@ FAULTY = [
     "SELECT a.x FROM audit a",
     "UPDATE idempotence.restore SET place = 1 WHERE place = 0",
     "SELECT a.x OPERATOR(public.=) 1",
-    r"SELECT a.x FROM idempotence.audit a WHERE a.x OPERATOR(pg_catalog.~) '\d'",
 ]
 UNPINNED_EXAMPLES = [
+    r"SELECT a.x FROM idempotence.audit a WHERE a.x OPERATOR(pg_catalog.~) '\d'",
     "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql SET plpgsql.extra_errors = 'none' AS $$\n#variable_conflict error\nBEGIN END $$",
     "CREATE FUNCTION f(a text)\nRETURNS void\nLANGUAGE plpgsql SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'"
     "\nAS $f$\nBEGIN\nEND\n$f$",
@@ -201,9 +202,9 @@ def main():
     failed = pieces_seen = 0
     for path, line, sql, assigns in pieces():
         pieces_seen += 1
-        if path.name == "comments.sql":
-            continue
-        for at, what in [*faults(sql, assigns), *unpinned(sql)]:
+        # COMMENT ON names functions with their arguments, which look like calls.
+        named = [] if path.name == "comments.sql" else faults(sql, assigns)
+        for at, what in [*named, *unpinned(sql)]:
             failed += 1
             print(f"{path}:{line + sql.count(chr(10), 0, at)}: {what}")
     if pieces_seen < 50:

@@ -503,7 +503,7 @@ DECLARE
 BEGIN
   FOR check_ IN SELECT c.oid FROM pg_catalog.pg_class c
                 WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'v'
-                  AND c.relname OPERATOR(pg_catalog.~~) 'check\_%' LOOP
+                  AND pg_catalog.starts_with(c.relname::pg_catalog.text, 'check_') LOOP
     EXECUTE pg_catalog.format('COMMENT ON VIEW %s IS ''internal to health: one of its rows''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.level IS ''0: ok, 1: warning, 2: critical''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.detail IS ''what was found''', check_);

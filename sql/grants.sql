@@ -88,8 +88,8 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- The name comes quoted where it needs that.
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  -- The name is quoted if it needs that, and always if quote_all_identifiers was on when the extension was created.
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
@@ -123,7 +123,7 @@ BEGIN
     EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', relation, role);
   END LOOP;
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
   PERFORM idempotence.note_grant(role, NULL);

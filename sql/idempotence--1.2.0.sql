@@ -1228,153 +1228,6 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_grant
-CREATE  FUNCTION idempotence."note_grant"(
-	"role" regrole, /* Option < Regrole > */
-	"level" TEXT /* Option < & str > */
-) RETURNS VOID /* Result < () > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::refuse_parallel_query
-CREATE  FUNCTION idempotence."refuse_parallel_query"(
-	"function" TEXT /* Option < & str > */
-) RETURNS VOID /* Result < () > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'refuse_parallel_query_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::swept_instead
-CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::milliseconds
-CREATE  FUNCTION idempotence."milliseconds"(
-	"value" TEXT /* Option < & str > */
-) RETURNS INT /* Option < i32 > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::sweep_step
-CREATE  FUNCTION idempotence."sweep_step"(
-	"step" TEXT /* Option < & str > */
-) RETURNS bool /* Result < Option < bool > > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::databases
-CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::moving::import_row
 CREATE  FUNCTION idempotence."import_row"(
 	"import" bigint, /* Option < i64 > */
@@ -1399,43 +1252,39 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::refuse_parallel_query
+CREATE  FUNCTION idempotence."refuse_parallel_query"(
+	"function" TEXT /* Option < & str > */
+) RETURNS VOID /* Result < () > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+AS 'MODULE_PATHNAME', 'refuse_parallel_query_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+-- idempotence::api::internal::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+-- idempotence::api::internal::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::look_whether_ready
-CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
-STRICT VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Result < Option < bool > > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1449,6 +1298,153 @@ AS 'MODULE_PATHNAME', 'legible_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::internal::milliseconds
+CREATE  FUNCTION idempotence."milliseconds"(
+	"value" TEXT /* Option < & str > */
+) RETURNS INT /* Option < i32 > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'databases_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'retention_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS VOID /* Result < () > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_begin
+CREATE  FUNCTION idempotence."import_begin"(
+	"session" TEXT, /* Option < & str > */
+	"query" TEXT, /* Option < & str > */
+	"reason" TEXT /* Option < & str > */
+) RETURNS TEXT /* Result < String > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_begin_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::look_whether_ready
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::setting
 CREATE  FUNCTION idempotence."setting"(
 	"name" TEXT /* Option < & str > */
@@ -1456,6 +1452,14 @@ CREATE  FUNCTION idempotence."setting"(
 STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'setting_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1471,15 +1475,11 @@ AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::moving::import_begin
-CREATE  FUNCTION idempotence."import_begin"(
-	"session" TEXT, /* Option < & str > */
-	"query" TEXT, /* Option < & str > */
-	"reason" TEXT /* Option < & str > */
-) RETURNS TEXT /* Result < String > */
-VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_begin_wrapper';
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -3190,8 +3190,8 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- The name comes quoted where it needs that.
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  -- The name is quoted if it needs that, and always if quote_all_identifiers was on when the extension was created.
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
@@ -3225,7 +3225,7 @@ BEGIN
     EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', relation, role);
   END LOOP;
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
   PERFORM idempotence.note_grant(role, NULL);
@@ -3739,7 +3739,7 @@ DECLARE
 BEGIN
   FOR check_ IN SELECT c.oid FROM pg_catalog.pg_class c
                 WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'v'
-                  AND c.relname OPERATOR(pg_catalog.~~) 'check\_%' LOOP
+                  AND pg_catalog.starts_with(c.relname::pg_catalog.text, 'check_') LOOP
     EXECUTE pg_catalog.format('COMMENT ON VIEW %s IS ''internal to health: one of its rows''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.level IS ''0: ok, 1: warning, 2: critical''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.detail IS ''what was found''', check_);
