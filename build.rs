@@ -3,7 +3,7 @@
 //! Compiled: code that depends on the server's version asks `before_pg16` to `before_pg19`, which say that the library is
 //! built for an older server. So a server that is newer than all of them takes the newest branch, and the compiler checks it.
 //!
-//! Linked: the linker redirects calls of three functions to functions of ours (`src/pg/wrapped.rs`), since their callers
+//! Linked: the linker redirects calls of four functions to functions of ours (`src/pg/wrapped.rs`), since their callers
 //! cannot handle a lack of memory; see `src/pg/memory.rs`. `-Bsymbolic-functions` binds the library's calls of its own
 //! functions within the library. `--no-gc-sections` keeps the descriptions of its SQL functions, from which
 //! `scripts/schema.sh` makes the script of CREATE EXTENSION.
@@ -21,6 +21,7 @@ fn main() {
     }
     for argument in [
         "--wrap=CopyErrorData",
+        "--wrap=FreeErrorData",
         "--wrap=errstart",
         "--wrap=__cxa_thread_atexit_impl",
         "-Bsymbolic-functions",

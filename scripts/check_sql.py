@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that the extension's SQL leaves no name to a search_path: neither that of sql/*.sql nor that of the strings in src/.
+"""Checks that the extension's SQL depends neither on a search_path nor on other settings of its callers: neither the SQL of
+sql/*.sql nor that of the strings in src/.
 
 SQL that runs with the rights of another role must not look anything up on a path that the caller may set. So casts,
 functions, relations and operators are qualified, and what looks an operator up by itself is not used: IS DISTINCT FROM,
 NULLIF, IN, BETWEEN, CASE x WHEN, USING, LIKE and their like. All SQL is held to that, whoever runs it. A string of Rust
 counts as SQL if it begins or looks so; the rest of a statement that is put together of words cannot be told from prose.
+
+A literal with a backslash is written E'', since its meaning depends on standard_conforming_strings otherwise. Each function in
+PL/pgSQL pins the settings of PL/pgSQL that count at run time, see PINNED.
 """
 
 import pathlib
@@ -28,6 +32,21 @@ WORDS = set(
     """ALL AND ANY ARRAY AS BY CHECK COALESCE CONFLICT CROSS DISTINCT ELSE END EXCEPTION EXISTS EXTRACT FILTER FROM FULL GREATEST
     GROUP IF INNER INTO JOIN KEY LATERAL LEAST LEFT LOOP NOT ON OR ORDER OVER PERFORM RETURN RETURNS ROW ROWS SELECT SET SETOF
     TABLE TABLESAMPLE THEN UNION UNIQUE USING VALUES WHEN WHERE WITH WITHIN CURRENT_USER SESSION_USER ONLY RETURNING""".split()
+)
+# The settings of PL/pgSQL that count when a function is executed. The caller may set the first two, and they are pinned by the
+# definition. Only a superuser may set the third, and so only a superuser could call a function that sets it. It is pinned by
+# the first line of the body.
+PINNED = ("SET plpgsql.extra_errors = 'none'", "SET plpgsql.extra_warnings = 'none'")
+CONFLICT = re.compile(r"\s*#variable_conflict (error|use_variable|use_column)\n")
+# The routines that cannot have a SET clause, and why. The two settings count where values are assigned to several variables
+# and where a query gives several rows to INTO, which these do not do.
+UNPINNED = {
+    "idem_sweep": "a procedure with a SET clause cannot end transactions",
+    "idem_import": "the query of the caller runs in it, with the settings of the caller",
+}
+PLPGSQL = re.compile(
+    r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) (?P<name>[\w.@]+)\((?P<head>[^;]*?)\bAS (?P<tag>\$\w*\$)(?P<body>.*?)(?P=tag)",
+    re.DOTALL,
 )
 LOOKS_LIKE_SQL = re.compile(
     r"^\s*(SELECT|WITH|INSERT INTO|UPDATE|DELETE FROM|TRUNCATE|CREATE (TABLE|INDEX|FUNCTION)|ALTER TABLE)\b"
@@ -111,6 +130,23 @@ def faults(sql, assigns=False):
                     yield fault(f"the relation {named} is not qualified")
 
 
+def unpinned(sql):
+    """What in a piece of SQL depends on the settings of a caller: pairs of a place and a text."""
+    for match in TOKEN.finditer(sql):
+        if match.lastgroup == "text" and "\\" in match.group() and match.group()[0] not in "Ee":
+            yield match.start(), "the literal has a backslash and is not written E''"
+    for match in PLPGSQL.finditer(sql):
+        name, head, body = match.group("name"), match.group("head"), match.group("body")
+        if "LANGUAGE plpgsql" not in head:
+            continue
+        if not CONFLICT.match(body):
+            yield match.start(), f"{name} does not begin with #variable_conflict"
+        if name not in UNPINNED:
+            yield from ((match.start(), f"{name} lacks {pin}") for pin in PINNED if pin not in head)
+        elif re.search(r"\bSELECT\b[^;]*\bINTO\b", body):
+            yield match.start(), f"{name} selects INTO variables, and cannot pin how"
+
+
 def unescaped(text):
     """What a string of Rust holds, with as many lines, and a name for each of its holes."""
     text = re.sub(r"\\\n\s*", lambda m: "\n" * m.group().count("\n"), text)
@@ -148,18 +184,27 @@ FAULTY = [
     "UPDATE idempotence.restore SET place = 1 WHERE place = 0",
     "SELECT a.x OPERATOR(public.=) 1",
 ]
+UNPINNED_EXAMPLES = [
+    r"SELECT a.x FROM idempotence.audit a WHERE a.x OPERATOR(pg_catalog.~) '\d'",
+    "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql SET plpgsql.extra_errors = 'none' AS $$\n#variable_conflict error\nBEGIN END $$",
+    "CREATE FUNCTION f(a text)\nRETURNS void\nLANGUAGE plpgsql SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'"
+    "\nAS $f$\nBEGIN\nEND\n$f$",
+]
 
 
 def main():
     for sql in FAULTY:
         if len(list(faults(sql))) != 1:
             sys.exit(f"one fault is to be found in: {sql}")
+    for sql in UNPINNED_EXAMPLES:
+        if len(list(unpinned(sql))) != 1:
+            sys.exit(f"one setting is not pinned in: {sql}")
     failed = pieces_seen = 0
     for path, line, sql, assigns in pieces():
         pieces_seen += 1
-        if path.name == "comments.sql":
-            continue
-        for at, what in faults(sql, assigns):
+        # COMMENT ON names functions with their arguments, which look like calls.
+        named = [] if path.name == "comments.sql" else faults(sql, assigns)
+        for at, what in [*named, *unpinned(sql)]:
             failed += 1
             print(f"{path}:{line + sql.count(chr(10), 0, at)}: {what}")
     if pieces_seen < 50:

@@ -190,13 +190,13 @@ CREATE VIEW idempotence.synchronous AS
 SELECT s.needed, s.there, w.waiting, w.since,
        (SELECT pg_catalog.string_agg(n.name, ', ')
         FROM (SELECT COALESCE(pg_catalog.replace(m[1], '""', '"'), m[2]) AS name
-              FROM pg_catalog.regexp_matches(pg_catalog.regexp_replace(s.names, '^\s*((first|any)\s+)?\d+\s*\(|\)\s*$', '', 'gi'), '"((?:[^"]|"")*)"|([^",\s]+)', 'g') m) n
+              FROM pg_catalog.regexp_matches(pg_catalog.regexp_replace(s.names, '^[[:space:]]*((first|any)[[:space:]]+)?[0-9]+[[:space:]]*[(]|[)][[:space:]]*$', '', 'gi'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') m) n
         WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r
                           WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])
                             AND pg_catalog.lower(r.application_name) OPERATOR(pg_catalog.=) pg_catalog.lower(n.name))) AS missing
 FROM (SELECT g.names,
              CASE WHEN pg_catalog.btrim(g.names) OPERATOR(pg_catalog.=) '' THEN 0
-                  ELSE COALESCE((pg_catalog.regexp_match(g.names, '^\s*(?:(?:first|any)\s+)?(\d+)\s*\(', 'i'))[1]::pg_catalog.int4, 1) END AS needed,
+                  ELSE COALESCE((pg_catalog.regexp_match(g.names, '^[[:space:]]*(?:(?:first|any)[[:space:]]+)?([0-9]+)[[:space:]]*[(]', 'i'))[1]::pg_catalog.int4, 1) END AS needed,
              (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication r
               WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])) AS there
       FROM pg_catalog.current_setting('synchronous_standby_names') g (names)) s
@@ -586,7 +586,9 @@ GROUP BY n.name;
 -- Why journals cannot be swept. The table is unlogged, see leases_of_roles().
 CREATE FUNCTION idempotence.unswept(OUT journal text, OUT why text) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $unswept$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY SELECT pg_catalog.substr(s.step, 9), s.said FROM idempotence.sweep s WHERE s.said IS NOT NULL;
@@ -694,6 +696,7 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
 -- bytes times the seconds for which they are kept.
 CREATE FUNCTION idempotence.pace(name text, since_moment timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric, OUT held numeric)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $pace$
 #variable_conflict use_variable
 DECLARE

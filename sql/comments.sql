@@ -256,6 +256,7 @@ COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: th
 COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
 COMMENT ON FUNCTION idempotence.last_pages(text, bigint) IS 'internal to the view health: the beginning of the last pages of a table';
+COMMENT ON FUNCTION idempotence.refuse_parallel_query(text) IS 'internal: raises an error where the named function was called during a parallel query';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';
 COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now; for readiness probes';
 
@@ -503,7 +504,7 @@ DECLARE
 BEGIN
   FOR check_ IN SELECT c.oid FROM pg_catalog.pg_class c
                 WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'v'
-                  AND c.relname OPERATOR(pg_catalog.~~) 'check\_%' LOOP
+                  AND pg_catalog.starts_with(c.relname::pg_catalog.text, 'check_') LOOP
     EXECUTE pg_catalog.format('COMMENT ON VIEW %s IS ''internal to health: one of its rows''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.level IS ''0: ok, 1: warning, 2: critical''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.detail IS ''what was found''', check_);

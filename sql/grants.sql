@@ -66,6 +66,7 @@ FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
 
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $grant$
 #variable_conflict use_variable
 DECLARE
@@ -75,6 +76,7 @@ DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_grant');
   IF role IS NULL OR level IS NULL THEN
     RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
@@ -86,8 +88,8 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- The name comes quoted where it needs that.
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  -- The name is quoted if it needs that, and always if quote_all_identifiers was on when the extension was created.
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
@@ -102,12 +104,14 @@ $grant$;
 
 CREATE FUNCTION idem_revoke(role regrole) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $revoke$
 #variable_conflict use_variable
 DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_revoke');
   IF role IS NULL THEN
     RAISE EXCEPTION 'argument "role" must not be null'
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';
@@ -119,7 +123,7 @@ BEGIN
     EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', relation, role);
   END LOOP;
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
   PERFORM idempotence.note_grant(role, NULL);

@@ -14,7 +14,9 @@ END $$;
 -- What one check finds. It does not wait long for a table that somebody has locked.
 CREATE FUNCTION idempotence.look_at(name text, OUT level integer, OUT detail text, OUT hint text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET lock_timeout = '100ms'
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $look_at$
+#variable_conflict error
 BEGIN
   EXECUTE pg_catalog.format('SELECT c.level, c.detail, c.hint FROM idempotence.%I c', pg_catalog.concat('check_', pg_catalog.replace(name, ' ', '_')))
     INTO STRICT level, detail, hint;
@@ -26,8 +28,11 @@ $look_at$;
 -- may neither read the tables nor see what the backends of other roles do.
 CREATE FUNCTION idempotence.checks(OUT name text, OUT level integer, OUT detail text, OUT hint text) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $checks$
+#variable_conflict error
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idempotence.checks');
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
   FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,tables,leases,run out,suspended,given up,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,retention,size}'::pg_catalog.text[] LOOP
@@ -70,16 +75,21 @@ FROM idempotence.checks() c;
 
 CREATE FUNCTION idem_ready() RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $ready$
+#variable_conflict error
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_ready');
   IF pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN
     RETURN false;
   END IF;
-  PERFORM idempotence.look_whether_ready();
-  RETURN true;
-EXCEPTION
-  -- An error would tell a probe nothing.
-  WHEN OTHERS THEN
-    RETURN false;
+  BEGIN
+    PERFORM idempotence.look_whether_ready();
+    RETURN true;
+  EXCEPTION
+    -- An error would tell a probe nothing.
+    WHEN OTHERS THEN
+      RETURN false;
+  END;
 END
 $ready$;

@@ -2,6 +2,7 @@
 CREATE PROCEDURE idem_sweep()
 LANGUAGE plpgsql
 AS $sweep$
+#variable_conflict error
 DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;

@@ -27,6 +27,7 @@ $unseen$;
 -- a query on an unlogged table fails; PL/pgSQL plans a query only where it executes it.
 CREATE FUNCTION idempotence.leases_of_roles(OUT role text, OUT is_full boolean, OUT leased bigint, OUT often bigint, OUT most integer, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $leases_of_roles$
 #variable_conflict use_column
 DECLARE
@@ -55,6 +56,7 @@ $leases_of_roles$;
 
 CREATE FUNCTION idempotence.suspended_of_roles(threshold interval, OUT role text, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $suspended_of_roles$
 #variable_conflict use_column
 DECLARE
@@ -92,7 +94,9 @@ $suspended_of_roles$;
 -- of each role while all are added up would take a sort of all.
 CREATE FUNCTION idempotence.unfinished_since(role text, moment timestamptz) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $unfinished_since$
+#variable_conflict error
 BEGIN
   RETURN (SELECT pg_catalog.format('%s: request %s of session %s', pg_catalog.date_trunc('second', moment), pg_catalog.to_json(u.request),
                    pg_catalog.to_json(COALESCE(s.name, pg_catalog.concat_ws('@', u.session, s.node))))

@@ -61,7 +61,9 @@ OFFSET 0;
 
 CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $at_work$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY SELECT * FROM idempotence.shown_at_work;
@@ -72,7 +74,9 @@ $at_work$;
 -- The number of client sessions at work for each role, counted here so that not every session has to be returned.
 CREATE FUNCTION idempotence.at_work_by_role(OUT owner regrole, OUT sessions bigint, OUT silent bigint) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $at_work_by_role$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY
@@ -96,7 +100,9 @@ OFFSET 0;
 
 CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.shown_leases
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $leases$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery()
      OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
@@ -285,7 +291,9 @@ GROUP BY l.classid, l.objid;
 -- prepared is its gid). NULL: the process waits for no lock of anybody. Where several hold it up, it is one of them.
 CREATE FUNCTION idempotence.root_blocker(pid integer, OUT root integer, OUT prepared text)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $root_blocker$
+#variable_conflict error
 DECLARE
   seen pg_catalog.int4[] := ARRAY[pid];
   last pg_catalog.int4 := pid;

@@ -34,7 +34,7 @@ extension_sql_file!("../sql/tables.sql", bootstrap);
 /// Called when the library is loaded, by the postmaster or by a backend.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    pg::init_memory();
+    pg::refill();
     pg::init_trusted();
     guc::init();
     monitor::init();

@@ -14,6 +14,15 @@ use std::borrow::Cow;
 /// What an SQL function gives to pgrx, which raises an error.
 pub type Result<T, E = ErrorReport> = std::result::Result<T, E>;
 
+/// Begins a call of an SQL function of this name that is PARALLEL UNSAFE; all of them call this first. PostgreSQL itself plans
+/// no parallel query that calls one, but it does not see what a function calls that a user has declared PARALLEL SAFE.
+pub fn enter(function: &str) {
+    pg::begin_call();
+    if let Some(process) = pg::parallel_process() {
+        Error::InParallelQuery { function: function.to_owned(), process }.raise()
+    }
+}
+
 /// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
 /// a C function of its own. In the body `request` is the key: `'42'` and 42 name the same request, and so do a UUID and its
 /// text.
@@ -22,18 +31,21 @@ macro_rules! by_key {
      fn($session:ident: Option<&str>, $request:ident: key $(, $($more:tt)+)?) $(-> $result:ident $(<$of:ident>)?)? $body:block) => {
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
         fn $text($session: Option<&str>, $request: Option<&str> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            $crate::api::call::enter($name);
             let $request = $request.map(Cow::from);
             $body
         }
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
         fn $bigint($session: Option<&str>, $request: Option<i64> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            $crate::api::call::enter($name);
             let $request = $request.map($crate::api::call::key_of_number);
             $body
         }
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
         fn $uuid($session: Option<&str>, $request: Option<Uuid> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            $crate::api::call::enter($name);
             let $request = $request.map($crate::api::call::key_of_uuid);
             $body
         }
@@ -77,7 +89,6 @@ pub fn with_request<T>(
     numbering: Numbering<'_>,
     work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    pg::begin_call();
     let session = required("session", session)?;
     let key = required("request", request)?;
     let request = Request::resolve(session, &key, numbering, rules)?;

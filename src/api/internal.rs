@@ -2,7 +2,7 @@
 //! views. Only the extension's owner may execute those behind the checks of the view `health`: the checks run with the owner's
 //! rights.
 
-use super::call::{Result, required};
+use super::call::{Result, enter, required};
 use crate::board;
 use crate::domain::identity::Digest;
 use crate::error::{self, Error, or_raise};
@@ -66,6 +66,7 @@ fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
 /// sweep is at work. Notices tell what was done.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn sweep_step(step: Option<&str>) -> Result<Option<bool>> {
+    enter("idempotence.sweep_step");
     let name = required("step", step)?;
     let step = Step::ALL.into_iter().find(|step| step.name == name).ok_or_else(|| Error::Invalid {
         message: format!("there is no step \"{name}\" of the sweep"),
@@ -82,18 +83,21 @@ fn sweep_step(step: Option<&str>) -> Result<Option<bool>> {
 /// Notes in the audit that a role was granted a level; NULL: that its rights were taken away.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn note_grant(role: Option<Regrole>, level: Option<&str>) -> Result<()> {
+    enter("idempotence.note_grant");
     Ok(repair::note_grant(required("role", role)?.0, level)?)
 }
 
 /// Notes the end of a sweep by hand.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn note_sweep() {
+    enter("idempotence.note_sweep");
     sweep::note_by_hand(is_visited());
 }
 
 /// When this database was last swept, by the worker or by hand; NULL when that is not known.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
+    enter("idempotence.last_sweep");
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
     let visited = board::visits().remove(&pg::current_database().to_u32());
     by_hand.max(visited.and_then(|(swept_at, _)| swept_at)).map(Timestamptz)
@@ -102,6 +106,7 @@ fn last_sweep() -> Option<Timestamptz> {
 /// When this database was last swept by hand while no worker came; NULL when that is not known.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn swept_instead() -> Option<Timestamptz> {
+    enter("idempotence.swept_instead");
     sweep::by_hand_at(false).map(Timestamptz)
 }
 
@@ -217,6 +222,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn visits() -> Filled<'static, Spelt> {
+    enter("idempotence.visits");
     let rows = board::visits().into_iter().map(|(database, (swept_at, failed))| {
         let (failed_at, error) = failed.unzip();
         let [swept_at, failed_at] = [swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
@@ -240,11 +246,20 @@ fn coordinator() -> Option<String> {
 /// Whether an outcome's digest is the one that the key that counts makes of its session and its key.
 #[pg_extern(schema = "idempotence", stable, parallel_unsafe)]
 fn digest_fits(digest: Option<Uuid>, session: Option<Uuid>, key: Option<&str>) -> Option<bool> {
+    enter("idempotence.digest_fits");
     Some(names::fits(&Digest(*digest?.as_bytes()), session?.as_bytes(), key?))
+}
+
+/// Refuses a parallel query, for functions in PL/pgSQL. All others call [`enter`] themselves.
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
+fn refuse_parallel_query(function: Option<&str>) -> Result<()> {
+    enter(required("function", function)?);
+    Ok(())
 }
 
 /// Raises the error that every request would meet.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn look_whether_ready() -> Result<()> {
+    enter("idempotence.look_whether_ready");
     Ok(ready::look()?)
 }

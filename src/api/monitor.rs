@@ -4,7 +4,7 @@
 //! The latter read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
 //! everything, anybody else what belongs to sessions that the caller may use. `error_counts` is for monitors alone.
 
-use super::call::{Result, by_key, required};
+use super::call::{Result, by_key, enter, required};
 use crate::error::{OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
@@ -21,7 +21,6 @@ use std::borrow::Cow;
 by_key! {
     "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
     fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Result<Jsonb> {
-        pg::begin_call();
         let (session, request) = (required("session", session)?, required("request", request)?);
         let look = || explain::explain(session, &request, stream);
         // A table that somebody has locked is what whoever asks here has to know of.
@@ -47,6 +46,7 @@ fn idem_outcomes(
     before: default!(Option<Timestamptz>, "NULL"),
     most: default!(Option<i32>, "100"),
 ) -> Result<Filled<'static, Outcomes>> {
+    enter("idem_outcomes");
     let period = [since, before].map(|at| at.map(|at| at.0));
     let outcomes = listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)?;
     Ok(Filled::by(outcomes))
@@ -63,6 +63,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn stats() -> Filled<'static, Spelt> {
+    enter("idempotence.stats");
     or_raise(monitor::check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
     let row = |whom: [Option<pg_sys::Datum>; 3], tally: &Tally| {
@@ -104,6 +105,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn error_counts() -> Filled<'static, Spelt> {
+    enter("idempotence.error_counts");
     or_raise(monitor::check_there("the counters of idempotence.error_counts"));
     let tallies = counters::read();
     let rows = (0..OWN_SQLSTATES).map(|number| {
@@ -116,6 +118,7 @@ fn error_counts() -> Filled<'static, Spelt> {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_stats_reset() -> Timestamptz {
+    enter("idem_stats_reset");
     or_raise(monitor::check_there("the counters of idempotence.stats"));
     let found = "the counters of this database count from now on";
     if !pg::read_only() {
@@ -138,6 +141,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn held_requests() -> Filled<'static, Spelt> {
+    enter("idempotence.held_requests");
     or_raise(monitor::check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
     let sees = |in_flight::InFlight { entry, names, .. }: &in_flight::InFlight| match names {
@@ -183,6 +187,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn errors() -> Filled<'static, Spelt> {
+    enter("idempotence.errors");
     or_raise(monitor::check_there("the errors of idempotence.errors"));
     let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {

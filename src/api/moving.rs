@@ -1,6 +1,6 @@
 //! The SQL function that exports a session, and the parts of `idem_import`.
 
-use super::call::{Result, required};
+use super::call::{Result, enter, required};
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::export;
 use crate::requests::import;
@@ -22,7 +22,7 @@ fn idem_export(
     reason: Option<&str>,
     prefix: default!(Option<&str>, "NULL"),
 ) -> Result<Filled<'static, Exported>> {
-    pg::begin_call();
+    enter("idem_export");
     let (session, reason) = (required("session", session)?, required("reason", reason)?);
     Ok(Filled::by(export::export(session, reason, prefix)?))
 }
@@ -30,6 +30,7 @@ fn idem_export(
 /// Begins an import; gives the statement to execute.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>) -> Result<String> {
+    enter("idempotence.import_begin");
     let (session, query) = (required("session", session)?, required("query", query)?);
     Ok(import::begin(session, query, required("reason", reason)?)?)
 }
@@ -53,7 +54,7 @@ fn import_row(
     point: Option<&str>,
     state: Option<Jsonb>,
 ) -> Result<i32> {
-    pg::begin_call();
+    enter("idempotence.import_row");
     let row = ImportedRow {
         key,
         response,
@@ -78,5 +79,6 @@ fn import_row(
 /// Ends the import and notes it.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn import_end() -> Result<()> {
+    enter("idempotence.import_end");
     Ok(import::end()?)
 }

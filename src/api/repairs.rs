@@ -1,7 +1,7 @@
 //! The SQL functions that repair one request or many, most of them for admins, the audit and the state after a restore, and
 //! which tables are logged.
 
-use super::call::{Result, by_any_number, by_key, in_stream, required, with_request};
+use super::call::{Result, by_any_number, by_key, enter, in_stream, required, with_request};
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Jsonb, Timestamptz};
@@ -65,6 +65,7 @@ by_key! {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> Result<bool> {
+    enter("idem_set_persistence");
     let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
     let what = persistence::ALL.into_iter().find(|(what, _)| *what == name);
     if let (Some(what), "logged" | "unlogged") = (what, persistence) {
@@ -85,6 +86,7 @@ fn idem_forget_prefix(
     reason: Option<&str>,
     most: default!(Option<i32>, "1000"),
 ) -> Result<i64> {
+    enter("idem_forget_prefix");
     let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
     Ok(told(repair_set::forget(session, prefix, required("reason", reason)?, required("most", most)?)?))
 }
@@ -96,6 +98,7 @@ fn idem_redact_prefix(
     reason: Option<&str>,
     most: default!(Option<i32>, "1000"),
 ) -> Result<i64> {
+    enter("idem_redact_prefix");
     let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
     Ok(told(repair_set::redact(session, prefix, required("reason", reason)?, required("most", most)?)?))
 }
@@ -108,6 +111,7 @@ fn idem_force_release_prefix(
     live: default!(Option<bool>, "false"),
     most: default!(Option<i32>, "1000"),
 ) -> Result<i64> {
+    enter("idem_force_release_prefix");
     let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
     let (reason, live, most) = (required("reason", reason)?, required("live", live)?, required("most", most)?);
     Ok(told(repair_set::force_release(session, prefix, reason, live, most)?))
@@ -125,6 +129,7 @@ fn told(repaired: Repaired) -> i64 {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_purge_audit(before: Option<Timestamptz>, reason: Option<&str>) -> Result<i64> {
+    enter("idem_purge_audit");
     // All that is there came after the year 2000 and before now.
     let before = required("before", before)?.0.clamp(0, pg::now_us());
     Ok(repair::purge_audit(before, required("reason", reason)?)? as i64)
@@ -132,5 +137,6 @@ fn idem_purge_audit(before: Option<Timestamptz>, reason: Option<&str>) -> Result
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_accept_restore(reason: Option<&str>) -> Result<bool> {
+    enter("idem_accept_restore");
     Ok(repair::accept_restore(required("reason", reason)?)?)
 }

@@ -1,8 +1,8 @@
 //! The SQL functions on requests: begin, claim, record, checkpoint, release, extend, settle, lookup and once.
 
 use super::call::{
-    Result, by_any_number, by_key, in_progress_if_in_doubt, key_of_number, key_of_uuid, required, rules_to_complete,
-    to_complete, with_request,
+    Result, by_any_number, by_key, enter, in_progress_if_in_doubt, key_of_number, key_of_uuid, required,
+    rules_to_complete, to_complete, with_request,
 };
 use crate::arguments;
 use crate::domain::class::Class;
@@ -41,6 +41,7 @@ mod place {
 }
 
 fn idem_begin(given: &Arguments<'_>, request: Option<Cow<'_, str>>) -> Composite<Ticket> {
+    enter("idem_begin");
     let (stream, last, ack) = (given.get(place::STREAM), given.get(place::LAST), given.get(place::ACK));
     let numbering = Numbering { stream, last, ack, ..Numbering::default() };
     let begun = with_request(Rules::Current, given.get(place::SESSION), request, numbering, |request| {
@@ -132,6 +133,7 @@ by_key! {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Result<Filled<'a, Listed>> {
+    enter("idem_once_many");
     let session = required("session", session)?;
     let mut keys = required("requests", requests)?.read()?;
     let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;

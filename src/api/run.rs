@@ -3,12 +3,13 @@
 //! The SQL function is declared in `sql/run.sql`, since its C function is not one of pgrx's: the statement is executed
 //! below it, and its errors must not pass through pgrx.
 
-use super::call::{in_stream, required, with_request};
+use super::call::{enter, in_stream, required, with_request};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::Error;
-use crate::pg::{self, Arguments, Before, Came, Composite, Work, c_function};
+use crate::guc;
+use crate::pg::{self, Arguments, Before, Came, Composite, Takes, Work, c_function};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
@@ -18,6 +19,8 @@ use std::ops::ControlFlow;
 
 c_function!(idem_run, pg_finfo_idem_run, |call| pg::around_command(call, before, after));
 
+const NAME: &str = "idem_run";
+
 /// The places of the arguments.
 mod place {
     use crate::store::tuple::places;
@@ -26,6 +29,7 @@ mod place {
 }
 
 fn after(arguments: &Arguments<'_>, came: Came) -> Result<Composite<Ticket>, Error> {
+    enter(NAME);
     let (class, response) = match came {
         Ok(response) => (Class::Succeeded, response),
         Err(told) => (Class::Failed, Some(told)),
@@ -39,10 +43,11 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Result<Composite<Ticket>, Err
 }
 
 fn before(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
+    enter(NAME);
     let command: &str = required("command", arguments.get(place::COMMAND))?;
-    let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.get::<&str>(place::ON_ERROR))? {
+    let takes = match required("on_error", arguments.get::<&str>(place::ON_ERROR))? {
         "raise" => None,
-        "record" => Some(is_final),
+        "record" => Some(Takes { is_taken: is_final, bytes_max: guc::max_response_bytes() }),
         other => {
             return Err(Error::Invalid {
                 message: "on_error must be \"raise\" or \"record\"".into(),

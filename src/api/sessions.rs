@@ -1,6 +1,6 @@
 //! The SQL functions on sessions, standing ones and those of clients; and the name of the server, which they can be bound to.
 
-use super::call::{Result, required};
+use super::call::{Result, enter, required};
 use crate::arguments;
 use crate::error::legible;
 use crate::guc;
@@ -26,6 +26,7 @@ fn idem_create_session(
     node: default!(Option<&str>, "NULL"),
     journal: default!(Option<&str>, "NULL"),
 ) -> Result<()> {
+    enter("idem_create_session");
     let session = required("session", session)?;
     let require_payload = Some(required("require_payload", require_payload)?);
     let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
@@ -48,6 +49,7 @@ fn idem_alter_session(
     max_attempts: default!(Option<i32>, "NULL"),
     node: default!(Option<&str>, "NULL"),
 ) -> Result<()> {
+    enter("idem_alter_session");
     let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
     let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
     Ok(standing::alter(required("session", session)?, &asked)?)
@@ -59,6 +61,7 @@ fn idem_create_journal(
     tenant: default!(Option<&str>, "'tenant'"),
     tenant_type: default!(Option<Regtype>, "'text'"),
 ) -> Result<()> {
+    enter("idem_create_journal");
     let journal = required("journal", journal)?;
     let tenant_type = required("tenant_type", tenant_type)?.0;
     if !create::create(journal, required("tenant", tenant)?, tenant_type)? {
@@ -70,6 +73,7 @@ fn idem_create_journal(
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_drop_session(session: Option<&str>) -> Result<()> {
+    enter("idem_drop_session");
     Ok(standing::drop(required("session", session)?)?)
 }
 
@@ -111,6 +115,7 @@ fn idem_register(
     request_id: default!(Option<Uuid>, "NULL"),
     wait: default!(Option<Interval>, "NULL"),
 ) -> Result<Composite<Registered>> {
+    enter("idem_register");
     Ok(Composite(register::register(&Registration {
         client,
         timeout,
@@ -124,25 +129,30 @@ fn idem_register(
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_heartbeat(session: Option<&str>) -> Result<Timestamptz> {
+    enter("idem_heartbeat");
     Ok(Timestamptz(calls::heartbeat(required("session", session)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_ack(session: Option<&str>, upto: Option<i64>, stream: default!(Option<&str>, "''")) -> Result<()> {
+    enter("idem_ack");
     Ok(calls::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?)?)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<&str>, "''")) -> Result<i64> {
+    enter("idem_allocate");
     Ok(calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?)?)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_position(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Result<Composite<Position>> {
+    enter("idem_position");
     Ok(Composite(calls::position(required("session", session)?, required("stream", stream)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_close(session: Option<&str>) -> Result<bool> {
+    enter("idem_close");
     Ok(calls::close(required("session", session)?)?)
 }

@@ -101,6 +101,13 @@ errors! {
     Invalid { message: String, detail: String, hint: &'static str } =>
         Standard(ERRCODE_INVALID_PARAMETER_VALUE), message, detail, hint;
 
+    /// A function was called during a parallel query, by `process`.
+    InParallelQuery { function: String, process: &'static str } =>
+        Standard(ERRCODE_INVALID_TRANSACTION_STATE),
+        "cannot execute {function}() during a parallel query",
+        "{process} called the function.",
+        "Declare every function that calls it PARALLEL UNSAFE, which is the default.";
+
     /// `what` is too long, too large or too many. The sizes have their units.
     LimitExceeded { what: String, found: String, limit: String, hint: &'static str } =>
         Own(b"ID009", RequestName::new("", "")),

@@ -9,11 +9,11 @@
 //! raises errors of ours and of PostgreSQL only, never a user's. So there are two kinds of subtransactions: the one here,
 //! for users' SQL, and the one of `catch.rs`, for steps of ours, whose frames have destructors.
 
+use super::error_copy;
 use crate::error;
 use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::pgrx_extern_c_guard;
-use std::cell::Cell;
 use std::ffi::c_char;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
@@ -56,15 +56,10 @@ pub(super) unsafe fn attempt(work: impl FnOnce()) -> bool {
     }
 }
 
-/// An error that was taken. It is a copy of PostgreSQL's, and plain data: whoever has it has to call
-/// [`TakenError::raise_again`] or [`TakenError::free`].
+/// A copy of a caught error. It is plain data and belongs to the memory context of the caller of [`in_subtransaction`]: it is
+/// freed with that context, if [`TakenError::free`] was not called before.
 #[derive(Clone, Copy)]
 pub(super) struct TakenError(*mut pg_sys::ErrorData);
-
-thread_local! {
-    /// The error that was raised again last. Raising copies it, so it is freed when the next one is raised again.
-    static RAISED: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
-}
 
 impl TakenError {
     /// Raises the error again, as it was.
@@ -72,20 +67,14 @@ impl TakenError {
     /// # Safety
     /// As for [`in_rust`].
     pub(super) unsafe fn raise_again(self) -> ! {
-        // SAFETY: the error is a copy that was made by take(). The former one has been copied by ReThrowError().
-        unsafe {
-            let former = RAISED.replace(self.0);
-            if !former.is_null() {
-                pg_sys::FreeErrorData(former);
-            }
-            ReThrowError(self.0)
-        }
+        // SAFETY: the error is a copy that was not freed. It is copied once more before it is raised.
+        unsafe { ReThrowError(self.0) }
     }
 
     /// Frees the copy.
     pub(super) fn free(self) {
-        // SAFETY: the error is a copy that was made by take(), and the type's users free it once.
-        unsafe { pg_sys::FreeErrorData(self.0) }
+        // SAFETY: the error is a copy, and the type's users free it once.
+        unsafe { error_copy::free(self.0) }
     }
 
     /// Its SQLSTATE.
@@ -127,6 +116,8 @@ pub(super) unsafe fn in_subtransaction(work: impl FnOnce()) -> Option<TakenError
             return None;
         }
         let error = CopyErrorData();
+        // The rollback may raise an error, which would leave the copy to nobody else.
+        error_copy::free_with(error, context);
         FlushErrorState();
         RollbackAndReleaseCurrentSubTransaction();
         pg_sys::CurrentMemoryContext = context;

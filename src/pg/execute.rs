@@ -4,7 +4,7 @@
 //! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are closures for
 //! [`in_rust`].
 
-use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
+use super::attempt::{attempt, in_rust, in_subtransaction};
 use super::entry::{Arguments, returned};
 use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 pub type Before<R> = ControlFlow<Composite<R>, Work>;
 
 /// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
-/// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
+/// error, as [`Takes`] says. What the command did is rolled back then.
 pub type Came = Result<Option<Jsonb>, Jsonb>;
 
 /// The body of the function: what comes before the command, the command, and what comes after it.
@@ -42,14 +42,20 @@ pub unsafe fn around_command<R: CompositeRow>(
             };
         let error = execute(&mut work);
         in_rust(|| {
-            let came = error.map_or_else(|| Ok(work.response), |error| Err(Jsonb::of_error(error)));
+            let came = error.map_or(Ok(work.response), Err);
             returned(call, or_raise(after(&Arguments::of(call), came)))
         })
     }
 }
 
-/// Which errors are given to the step after the command, by their SQLSTATE. All others are raised.
-pub type Takes = fn(&[u8; 5]) -> bool;
+/// The errors that are given to the step after the command. All others are raised.
+#[derive(Clone, Copy)]
+pub struct Takes {
+    /// Whether an error with this SQLSTATE is one of them.
+    pub is_taken: fn(&[u8; 5]) -> bool,
+    /// The most bytes of the object that an error becomes. Its members are `sqlstate`, `message`, `detail` and `hint`.
+    pub bytes_max: usize,
+}
 
 /// A command to be executed, or at work. It is plain data.
 #[derive(Clone, Copy)]
@@ -80,11 +86,11 @@ impl Work {
     }
 }
 
-/// Executes the command. Gives the error that the function takes.
+/// Executes the command. Gives the error that the function takes, as an object.
 ///
 /// # Safety
 /// The caller's frames own nothing that needs a destructor.
-unsafe fn execute(work: &mut Work) -> Option<TakenError> {
+unsafe fn execute(work: &mut Work) -> Option<Jsonb> {
     // SAFETY: as the caller warrants. The error that attempt() has met is passed on at once.
     unsafe {
         let Some(takes) = work.takes else {
@@ -97,12 +103,11 @@ unsafe fn execute(work: &mut Work) -> Option<TakenError> {
         };
         let error = in_subtransaction(|| run(work));
         work.kept.iter().for_each(|kept| kept.give_back(error.is_some()));
-        if let Some(error) = error
-            && !takes(&error.sqlstate())
-        {
+        let error = error?;
+        if !(takes.is_taken)(&error.sqlstate()) {
             error.raise_again();
         }
-        error
+        Some(in_rust(|| Jsonb::of_error(error, takes.bytes_max)))
     }
 }
 

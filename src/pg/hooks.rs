@@ -1,9 +1,10 @@
 //! A callback after each statement.
 //!
-//! The hooks execute statements, so users' errors pass through them. They have no guard of pgrx, since that would lose
-//! the SQLSTATE of those errors. An error skips their destructors, so they own nothing that needs one.
+//! The hooks execute statements, so users' errors pass through them. They have no guard of pgrx, which would cost something
+//! in every statement of the server and copy every error. An error skips their destructors, so they own nothing that needs
+//! one.
 
-use super::trusted::is_planned;
+use super::trusted::{is_planned, may_call_users_code};
 use pgrx::pg_sys;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
@@ -70,8 +71,12 @@ unsafe extern "C-unwind" fn executor_run(
     unsafe {
         is_planned(query);
         let next = NEXT_RUN.unwrap_or(standard_ExecutorRun);
+        // PostgreSQL launches no parallel workers for a query that was executed before. Older minor versions launch none for
+        // one that may be executed again.
+        let may_be_parallel = may_call_users_code();
+        (*query).already_executed |= !may_be_parallel;
         #[cfg(before_pg18)]
-        next(query, direction, count, once);
+        next(query, direction, count, once && may_be_parallel);
         #[cfg(not(before_pg18))]
         next(query, direction, count);
         FINISHED(Ended::Other);

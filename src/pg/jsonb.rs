@@ -8,7 +8,7 @@ use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys::{JsonbIteratorToken as Step, jbvType as Kind};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char, c_int};
 
 of_datum!(
     /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
@@ -26,25 +26,47 @@ impl Jsonb {
         )
     }
 
-    /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`. A text that is missing is null.
+    /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`, of at most `bytes_max` bytes. A text that is
+    /// missing is null. If the object would be too large, the message is truncated, and a detail or a hint that does not fit
+    /// as a whole is null; if not even an empty message fits, the `sqlstate` is the only member.
     /// Frees the error. Nothing here is allocated by Rust, since the texts may be of any length.
-    pub(super) fn of_error(error: TakenError) -> Jsonb {
-        let [sqlstate, message, detail, hint] = error.texts();
-        // SAFETY: each text is null or terminated, and copied. All is allocated in the current memory context.
+    pub(super) fn of_error(error: TakenError, bytes_max: usize) -> Jsonb {
+        // SAFETY: each text is null or terminated, and is used before the error is freed.
+        let bytes = |text: *const c_char| (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
+        let [sqlstate, message, detail, hint] = error.texts().map(bytes);
+        let object = |message, detail, hint| {
+            Jsonb::of_texts(&[(c"sqlstate", sqlstate), (c"message", message), (c"detail", detail), (c"hint", hint)])
+        };
+        // In an object of texts each text takes as many bytes as it has.
+        let told = match bytes_max.checked_sub(object(Some(b""), None, None).raw_bytes()) {
+            None => Jsonb::of_texts(&[(c"sqlstate", sqlstate)]),
+            Some(mut room) => {
+                let message = truncated(message.unwrap_or_default(), room);
+                room -= message.len();
+                let mut fitting = |text: Option<_>| {
+                    let fits = text.filter(|text: &&[u8]| !text.is_empty() && text.len() <= room)?;
+                    room -= fits.len();
+                    Some(fits)
+                };
+                let detail = fitting(detail);
+                object(Some(message), detail, fitting(hint))
+            }
+        };
+        error.free();
+        told
+    }
+
+    /// An object of texts, in the encoding of the server. A text that is missing is null.
+    fn of_texts(members: &[(&CStr, Option<&[u8]>)]) -> Jsonb {
+        // SAFETY: each text is copied. All is allocated in the current memory context.
         unsafe {
-            let or_null = |text: *const c_char| (!text.is_null() && *text != 0).then_some(text);
-            let members = [
-                (c"sqlstate", Some(sqlstate)),
-                (c"message", or_null(message).or(Some(c"".as_ptr()))),
-                (c"detail", or_null(detail)),
-                (c"hint", or_null(hint)),
-            ];
             let (mut list, context) = (std::ptr::null_mut(), pg_sys::CurrentMemoryContext);
-            for text in members.iter().flat_map(|(name, value)| [Some(name.as_ptr()), *value]) {
-                let datum = text.map_or(pg_sys::Datum::null(), |text| pg_sys::cstring_to_text(text).into());
+            for text in members.iter().flat_map(|(name, value)| [Some(name.to_bytes()), *value]) {
+                let datum = text.map_or(pg_sys::Datum::null(), |text| {
+                    pg_sys::cstring_to_text_with_len(text.as_ptr().cast(), text.len() as c_int).into()
+                });
                 list = pg_sys::accumArrayResult(list, datum, text.is_none(), pg_sys::TEXTOID, context);
             }
-            error.free();
             let members = [Some(pg_sys::makeArrayResult(list, context))];
             Jsonb(pgrx::direct_function_call_as_datum(pg_sys::jsonb_object, &members).expect("a jsonb is not null"))
         }
@@ -181,6 +203,13 @@ unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
     // SAFETY: this is the active member for a string. Pointer and length describe its bytes in the walked value, which
     // outlives the result as the caller warrants.
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
+}
+
+/// As many whole characters from the beginning of a text, which is in the encoding of the server, as fit into `bytes_max`.
+fn truncated(text: &[u8], bytes_max: usize) -> &[u8] {
+    // SAFETY: the text has as many bytes as is said.
+    let bytes = unsafe { pg_sys::pg_mbcliplen(text.as_ptr().cast(), text.len() as c_int, bytes_max as c_int) };
+    &text[..bytes as usize]
 }
 
 /// The bytes that a byte of a string takes in the text of a jsonb as COPY writes it, which doubles each backslash.

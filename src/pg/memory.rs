@@ -2,9 +2,9 @@
 //!
 //! Where PostgreSQL's own code finds no memory, it raises an error (53200). pgrx copies the error, carries it through
 //! Rust and raises it again. A copy that finds no memory raises another error, which is copied in turn, until
-//! PostgreSQL gives up (PANIC). So calls of the two functions that allocate there, `CopyErrorData` and `errstart`, go
-//! to functions of ours first (`wrapped.rs`; the linker sees to that, see `build.rs`). Ours use memory that is kept for
-//! them. They free a reserve first if there is no other memory.
+//! PostgreSQL gives up (PANIC). So the linker redirects calls of the two functions that allocate there, `CopyErrorData`
+//! and `errstart`, to functions of ours (`wrapped.rs`, `build.rs`). If there is no other memory, ours free a reserve first.
+//! If that is not enough, a static error stands in for the copy (`error_copy.rs`).
 //!
 //! Where Rust finds no memory, it aborts the process. So our allocator then takes memory from an arena and notes that
 //! it did, and the call ends with an error soon after. Code whose memory grows with a caller's input asks first whether
@@ -22,43 +22,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 const RESERVE_BYTES: usize = 4 << 20;
 
 /// The memory that has to be free before an error is handled. malloc() itself may ask the system for this much.
-#[cfg(not(test))]
 pub(super) const ROOM_BYTES: usize = 1 << 20;
 
 thread_local! {
     /// The reserve; null while it is used up.
     static RESERVE: Cell<*mut c_void> = const { Cell::new(std::ptr::null_mut()) };
-    /// The memory context that errors are copied to.
-    pub(super) static COPIES: Cell<pg_sys::MemoryContext> = const { Cell::new(std::ptr::null_mut()) };
-    /// An error made beforehand, given in place of a copy that there is no memory for; null while it is used up.
-    pub(super) static SPARE: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 unsafe extern "C" {
     fn malloc(bytes: usize) -> *mut c_void;
-    #[cfg(not(test))]
     fn free(memory: *mut c_void);
 }
 
-/// Prepares for errors, when the library is loaded.
-pub fn init() {
-    // SAFETY: a child of TopMemoryContext lives as long as the process.
-    COPIES.set(unsafe {
-        pg_sys::AllocSetContextCreateInternal(pg_sys::TopMemoryContext, c"idempotence errors".as_ptr(), 0, 8192, 8192)
-    });
-    refill();
-}
-
-/// Replaces what an error has used up. It raises no error: where there is no memory, a later call tries again.
+/// Allocates the reserve if there is none: when the library is loaded, and after an error has used it up. It raises no error:
+/// where there is no memory, a later call tries again.
 pub fn refill() {
-    // SAFETY: the results of both allocations are checked. The context exists since init().
-    unsafe {
-        if RESERVE.get().is_null() {
-            RESERVE.set(malloc(RESERVE_BYTES));
-        }
-        if SPARE.get().is_null() {
-            SPARE.set(spare());
-        }
+    if RESERVE.get().is_null() {
+        // SAFETY: a result of null is what RESERVE has while there is no reserve.
+        RESERVE.set(unsafe { malloc(RESERVE_BYTES) });
     }
 }
 
@@ -78,33 +59,7 @@ pub fn in_own_memory<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// # Safety
-/// init() was called.
-unsafe fn spare() -> *mut pg_sys::ErrorData {
-    const MESSAGE: &[u8] = b"out of memory\0";
-    let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
-    // SAFETY: both allocations are checked before they are written to. An ErrorData of zeros is one without texts.
-    unsafe {
-        let allocate = |bytes| pg_sys::MemoryContextAllocExtended(COPIES.get(), bytes, flags);
-        let error: *mut pg_sys::ErrorData = allocate(size_of::<pg_sys::ErrorData>()).cast();
-        if error.is_null() {
-            return error;
-        }
-        let message: *mut std::ffi::c_char = allocate(MESSAGE.len()).cast();
-        if message.is_null() {
-            pg_sys::pfree(error.cast());
-            return std::ptr::null_mut();
-        }
-        message.copy_from_nonoverlapping(MESSAGE.as_ptr().cast(), MESSAGE.len());
-        (*error).elevel = pgrx::PgLogLevel::ERROR as i32;
-        (*error).sqlerrcode = pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32;
-        (*error).message = message;
-        error
-    }
-}
-
 /// Whether this many bytes could be allocated now. If not, frees the reserve and looks again.
-#[cfg(not(test))]
 pub(super) fn has_room(bytes: usize) -> bool {
     // SAFETY: the allocation is not written to, only freed.
     let can_have = || unsafe {

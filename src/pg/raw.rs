@@ -158,6 +158,7 @@ pub mod harmless {
         pub fn GetCurrentTimestamp() -> pg_sys::TimestampTz;
         pub fn GetCurrentTransactionNestLevel() -> c_int;
         pub fn GetTopTransactionIdIfAny() -> TransactionId;
+        pub fn IsInParallelMode() -> bool;
         pub fn RecoveryInProgress() -> bool;
         pub fn TransactionIdIsCurrentTransactionId(transaction: TransactionId) -> bool;
         pub fn get_fn_expr_rettype(function: *mut pg_sys::FmgrInfo) -> Oid;

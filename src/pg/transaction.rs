@@ -10,6 +10,18 @@ pub fn read_only() -> bool {
     unsafe { pg_sys::XactReadOnly || harmless::RecoveryInProgress() }
 }
 
+/// Which process of a parallel query this is, as the first words of a sentence; `None` if no parallel query runs here.
+pub fn parallel_process() -> Option<&'static str> {
+    // SAFETY: reads variables of the backend.
+    unsafe {
+        match harmless::IsInParallelMode() {
+            false => None,
+            true if pg_sys::ParallelWorkerNumber >= 0 => Some("A parallel worker"),
+            true => Some("The leader of a parallel query"),
+        }
+    }
+}
+
 /// Whether the transaction keeps one snapshot to its end (REPEATABLE READ and SERIALIZABLE).
 pub fn keeps_snapshot() -> bool {
     // SAFETY: reads a variable of the backend.

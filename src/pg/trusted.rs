@@ -3,6 +3,9 @@
 //! PostgreSQL asks a hook about each function that is about to be called: by an expression or an operator, by a trigger, by
 //! a check of a domain, by a statement that another function executes. It also asks where it computes a constant while it
 //! plans. So nothing that somebody has hung on a table gets past this, however it is reached.
+//!
+//! The hook checks functions in this process only. A parallel worker would execute functions without the check, so while such
+//! a statement runs, no query of this process has parallel workers (`hooks.rs`).
 
 use super::attempt::in_rust;
 use super::own::{Own, finally};
@@ -45,6 +48,11 @@ pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnc
     let now = AtWork { journal: journal.to_owned(), once_planned: Some(check) };
     let mut former = AT_WORK.with(|at_work| at_work.replace(now));
     finally(work, || drop(AT_WORK.with(|at_work| std::mem::replace(at_work, former.take()))))
+}
+
+/// Whether functions may be called that are not a superuser's. If not, whoever runs a query runs it without parallel workers.
+pub(super) fn may_call_users_code() -> bool {
+    AT_WORK.with(|at_work| at_work.is_none())
 }
 
 /// To be called between the planning of a statement and its execution.

@@ -1,7 +1,8 @@
 //! Functions of ours that pgrx and Rust's library call in place of PostgreSQL's and the C library's, see `memory.rs`.
 //! The linker redirects the calls, see `build.rs`.
 
-use super::memory::{COPIES, ROOM_BYTES, SPARE, has_room};
+use super::error_copy;
+use super::memory::{ROOM_BYTES, has_room};
 use pgrx::pg_sys;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,21 +14,15 @@ unsafe extern "C-unwind" {
 /// Copies the error that was just caught. It must raise no error, since pgrx could not handle one here.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
-    // SAFETY: called as PostgreSQL's own function is. The texts of the error are in ErrorContext, so the copy takes no
-    // more memory than that context has, apart from rounding.
-    unsafe {
-        let texts = pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true);
-        if !has_room(2 * texts + ROOM_BYTES) {
-            let spare = SPARE.replace(std::ptr::null_mut());
-            if !spare.is_null() {
-                return spare;
-            }
-        }
-        let callers = pg_sys::MemoryContextSwitchTo(COPIES.get());
-        let copy = __real_CopyErrorData();
-        pg_sys::MemoryContextSwitchTo(callers);
-        copy
-    }
+    // SAFETY: called as PostgreSQL's own function is.
+    unsafe { error_copy::copied(|| __real_CopyErrorData()) }
+}
+
+/// Frees a copy that the function above has made.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_FreeErrorData(error: *mut pg_sys::ErrorData) {
+    // SAFETY: whoever frees an error in this library has it from the function above.
+    unsafe { error_copy::free(error) }
 }
 
 /// Is asked to register a destructor of a thread-local variable of Rust's, and does nothing. The C library would end

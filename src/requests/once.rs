@@ -19,7 +19,6 @@ use std::rc::Rc;
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
 /// comes more than once, the first place.
 pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
-    pg::begin_call();
     // The right to the session and its sort are checked for an empty list too.
     let standing = resolve::standing(session, Right::Use, resolve::USE)?;
     check_sort(&standing, true)?;

@@ -17,6 +17,7 @@ on_each_version!(in journals:
     a_change_that_comes_with_a_call_is_not_executed,
     changes_again_and_again_are_not_executed,
     a_partition_of_a_journal_is_an_ordinary_table,
+    a_parallel_worker_runs_no_code_of_others,
     a_temporary_table_is_no_journal,
     a_table_in_the_place_of_a_journal_is_not_used,
     a_journal_that_changed_hands_under_an_old_snapshot_is_not_used,

@@ -542,7 +542,7 @@ SELECT idem_ready();
 ROLLBACK;
 SELECT idem_ready();
 
-SELECT format('DROP SEQUENCE %I', sequencename) FROM pg_sequences WHERE sequencename LIKE 'health seen %' \gexec
+SELECT format('DROP SEQUENCE %I', sequencename) FROM pg_sequences WHERE sequencename LIKE 'health seen %' ORDER BY sequencename \gexec
 DROP FUNCTION health_rate;
 DROP FUNCTION health_level;
 DROP FUNCTION health;

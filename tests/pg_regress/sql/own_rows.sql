@@ -222,8 +222,8 @@ SELECT idem_revoke('regress_own_other');
 SELECT * FROM regress_own_seen('other');
 SELECT count(*) FROM idempotence.relation_level WHERE has_table_privilege('regress_own_other', relation, 'SELECT');
 
-SELECT idem_force_release(session, '3', 'the test is over', live => true) FROM idempotence.unfinished WHERE request = '3' AND regress_told(session) ~ ' of (owner|other)$';
-SELECT idem_force_release(session, '3', 'the test is over') FROM idempotence.unfinished WHERE request = '3' AND regress_told(session) ~ ' of (owner|other)$';
+SELECT idem_force_release(session, '3', 'the test is over', live => true) FROM idempotence.unfinished WHERE request = '3' AND regress_told(session) ~ ' of (owner|other)$' ORDER BY regress_told(session);
+SELECT idem_force_release(session, '3', 'the test is over') FROM idempotence.unfinished WHERE request = '3' AND regress_told(session) ~ ' of (owner|other)$' ORDER BY regress_told(session);
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'own %';
 SELECT regress_close();
 DROP FUNCTION regress_own, regress_own_seen, regress_own_foreign, regress_own_parts;

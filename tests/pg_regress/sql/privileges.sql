@@ -28,7 +28,7 @@ WHERE has_table_privilege('public', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCA
    OR has_any_column_privilege('public', oid, 'SELECT, INSERT, UPDATE, REFERENCES');
 SELECT has_schema_privilege('public', 'idempotence', 'USAGE, CREATE');
 -- no function works with more rights than its caller's, but for those that read for a view what its reader may not
-SELECT function, proconfig FROM regress_functions WHERE prosecdef;
+SELECT function, proconfig FROM regress_functions WHERE prosecdef ORDER BY function::text COLLATE "C";
 
 -- what each level may execute, and read
 SELECT idem_grant('regress_privileges_owner'), idem_grant('regress_privileges_other', 'user'), idem_grant('regress_privileges_monitor', 'monitor'), idem_grant('regress_privileges_admin', 'admin');
@@ -266,7 +266,7 @@ RESET ROLE;
 -- an admin forgets in a session that is not the admin's, and reads of it in the audit only
 SET ROLE regress_privileges_admin;
 SELECT idem_forget('privileges', 'definer', 'asked for by its owner');
-SELECT by, session, request, reason, found FROM idempotence.audit WHERE session = 'privileges';
+SELECT by, session, request, reason, found FROM idempotence.audit WHERE session = 'privileges' ORDER BY at;
 SELECT regress_message($$SELECT idem_begin('privileges', 'known')$$), regress_message($$SELECT idem_lookup(regress_id('saved'), 42)$$), regress_message($$SELECT idem_close(regress_id('live'))$$);
 RESET ROLE;
 SET ROLE regress_privileges_other;

@@ -119,6 +119,25 @@ SELECT regress_message($$SELECT idem_run('run', 'record check', 'SELECT run_tran
 SELECT regress_show(idem_run('run', 'record plain', 'SELECT 1 / 0', on_error => 'record'));
 SELECT regress_show(idem_run('run', 'record unique', 'INSERT INTO run_account VALUES (1, 1)', on_error => 'record'));
 SELECT regress_show(idem_run('run', 'record rows', 'VALUES (1), (2)', on_error => 'record'));
+-- An error that is larger than a response may be keeps its SQLSTATE. The message is truncated between two characters; a detail
+-- and a hint are kept if they fit as a whole.
+CREATE FUNCTION run_fail_with(message text, detail text, hint text) RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '%', message USING ERRCODE = 'AB002', DETAIL = detail, HINT = hint;
+END $$;
+SET idempotence.max_response = 300;
+SELECT r.status, r.response ->> 'sqlstate' AS sqlstate, starts_with(repeat(m.unit, 1000), r.response ->> 'message') AS is_prefix,
+       length(r.response ->> 'message') * octet_length(m.unit) BETWEEN 200 AND 300 AS fills, r.response ->> 'detail' AS detail, r.response ->> 'hint' AS hint
+FROM unnest('{x,ä,€,🔑}'::text[]) m (unit),
+     LATERAL idem_run('run', 'long message of ' || m.unit, format('SELECT run_fail_with(repeat(%L, 1000), ''a detail'', ''a hint'')', m.unit), on_error => 'record') r;
+SELECT status, replayed, response ->> 'sqlstate' AS sqlstate FROM idem_run('run', 'long message of 🔑', 'SELECT 1', on_error => 'record');
+SELECT regress_show(idem_run('run', 'long detail', 'SELECT run_fail_with(''a message'', repeat(''x'', 1000), ''a hint'')', on_error => 'record'));
+SELECT regress_show(idem_run('run', 'long hint', 'SELECT run_fail_with(''a message'', ''a detail'', repeat(''x'', 1000))', on_error => 'record'));
+SELECT regress_show(idem_run('run', 'no long text', 'SELECT run_fail_with(''a message'', ''a detail'', ''a hint'')', on_error => 'record'));
+SET idempotence.max_response = 64;
+SELECT status, response ->> 'sqlstate' AS sqlstate FROM idem_run('run', 'the least room', 'SELECT run_fail_with(repeat(''x'', 1000), ''a detail'', ''a hint'')', on_error => 'record');
+RESET idempotence.max_response;
+DROP FUNCTION run_fail_with;
 SELECT regress_message($$SELECT idem_run('run', 'record syntax', 'SELEC 1', on_error => 'record')$$);
 SELECT regress_show(idem_run('run', 'record success', 'SELECT 1', on_error => 'record'));
 SELECT count(*) FROM run_effect WHERE what = '"undone"';

@@ -120,7 +120,7 @@ SELECT regress_take('a', idem_begin('settle', 'attempts', lease => '1 hour')), r
 SELECT regress_show(idem_settle('settle', 'attempts'));
 -- forgotten by an admin it may be executed after all
 SELECT idem_forget('settle', 'attempts', 'a test');
-SELECT found FROM idempotence.audit;
+SELECT found FROM idempotence.audit ORDER BY at;
 DELETE FROM idempotence.audit;
 SELECT regress_show(idem_run('settle', 'attempts', 'SELECT 1'));
 

@@ -210,6 +210,47 @@ pub async fn a_journal_runs_no_code_in_the_processes_of_others(version: Version)
     Ok(())
 }
 
+/// A trigger of a superuser on a journal. It runs a parallel query whose workers execute a function of the superuser, which
+/// calls a function of the attacker. The leader of the query computes nothing itself where there is a worker.
+const PARALLEL_TRIGGER: &str = "
+    CREATE TABLE public.large WITH (parallel_workers = 2) AS SELECT n FROM generate_series(1, 1000) n; ANALYZE public.large;
+    CREATE FUNCTION public.indirect(n int) RETURNS boolean PARALLEL SAFE LANGUAGE plpgsql AS
+      $$ BEGIN RETURN s.raise(current_user); END $$;
+    CREATE FUNCTION public.in_parallel() RETURNS trigger LANGUAGE plpgsql
+      SET parallel_setup_cost = 0 SET parallel_tuple_cost = 0 SET min_parallel_table_scan_size = 0
+      SET parallel_leader_participation = off SET max_parallel_workers = 8 AS
+      $$ BEGIN PERFORM count(*) FROM public.large l WHERE public.indirect(l.n); RETURN NEW; END $$;
+    REVOKE ALL ON FUNCTION public.in_parallel() FROM PUBLIC; GRANT EXECUTE ON FUNCTION public.in_parallel() TO postgres;
+    CREATE TRIGGER t BEFORE INSERT ON s.j FOR EACH ROW EXECUTE FUNCTION public.in_parallel()";
+
+// Goal: a parallel worker executes no function of the attacker either, where a superuser's trigger on a journal runs a
+// parallel query.
+// Method: the attacker's function raises an error that shows where it was executed. The trigger alone shows that the query
+// has parallel workers.
+pub async fn a_parallel_worker_runs_no_code_of_others(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let bob = server.connect_as(DATABASE, "bob").await?;
+    bob.text(
+        "SELECT idem_create_journal('s.j'); SELECT idem_create_session('j', journal => 's.j');
+         CREATE FUNCTION s.raise(name) RETURNS boolean PARALLEL SAFE LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'executed as %', $1 USING ERRCODE = 'BOB01'; END $$",
+    )
+    .await?;
+    server.psql(DATABASE, PARALLEL_TRIGGER)?;
+    let dba = server.connect(DATABASE).await?;
+    let alone = dba.error("INSERT INTO s.j (tenant, session, request) VALUES ('7', 'j', 'alone')").await?;
+    ensure!(alone.code().code() == "BOB01", "the trigger alone: {alone:?}");
+    ensure!(alone.where_().is_some_and(|context| context.contains("parallel worker")), "no parallel worker: {alone:?}");
+    for call in ["SELECT idem_settle('j', 'a', stream => '7')", "SELECT idem_run('j', 'b', 'SELECT 1', stream => '7')"]
+    {
+        let state = dba.sqlstate(call).await?;
+        ensure!(state == "42P16", "{call}: {state}");
+    }
+    // The setting of the session is as it was.
+    ensure!(dba.text("SHOW max_parallel_workers").await? == "8");
+    Ok(())
+}
+
 /// The one who attacks, with his functions, and a session whose requests others may execute for him.
 async fn attacker(server: &Cluster) -> Result<Connection> {
     server.psql(DATABASE, OF_OTHERS)?;

@@ -1,0 +1,75 @@
+//! Copies of caught errors. Each copy has a memory context of its own, and freeing the copy deletes the context.
+//!
+//! PostgreSQL's `CopyErrorData()` copies more texts than `FreeErrorData()` frees: the names of the file and the function,
+//! the domain and the message id. In a context that lives as long as the backend, these would pile up with each error.
+//!
+//! `wrapped.rs` has pgrx and `attempt.rs` use these functions in place of PostgreSQL's.
+
+use super::memory::{ROOM_BYTES, has_room};
+use pgrx::pg_sys;
+use std::ffi::c_int;
+
+/// The error that is returned in place of a copy for which there is no memory. It is read only, so it can be returned any
+/// number of times.
+struct Spare(pg_sys::ErrorData);
+
+// SAFETY: it is never written to, and its message is static.
+unsafe impl Sync for Spare {}
+
+static SPARE: Spare = Spare(pg_sys::ErrorData {
+    elevel: pgrx::PgLogLevel::ERROR as c_int,
+    sqlerrcode: pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int,
+    message: c"out of memory".as_ptr().cast_mut(),
+    // SAFETY: an ErrorData of zeros is one without texts.
+    ..unsafe { std::mem::zeroed() }
+});
+
+fn is_spare(error: *const pg_sys::ErrorData) -> bool {
+    std::ptr::eq(error, &raw const SPARE.0)
+}
+
+/// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error.
+///
+/// # Safety
+/// PostgreSQL is handling an error, and the current memory context is valid.
+#[cfg_attr(test, allow(dead_code, reason = "the linker redirects calls to it only in the library, see build.rs"))]
+pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) -> *mut pg_sys::ErrorData {
+    let (minimum, initial, maximum) =
+        (0, pg_sys::ALLOCSET_SMALL_INITSIZE as usize, pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize);
+    // SAFETY: as the caller warrants. The texts of the error are in ErrorContext, so the copy takes no more memory than that
+    // context has, apart from rounding. A child of TopMemoryContext stays valid whatever PostgreSQL cleans up meanwhile.
+    unsafe {
+        let texts = pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true);
+        if !has_room(2 * texts + ROOM_BYTES) {
+            return (&raw const SPARE.0).cast_mut();
+        }
+        let name = c"idempotence error".as_ptr();
+        let own = pg_sys::AllocSetContextCreateInternal(pg_sys::TopMemoryContext, name, minimum, initial, maximum);
+        let callers = pg_sys::MemoryContextSwitchTo(own);
+        let copy = copy_here();
+        pg_sys::MemoryContextSwitchTo(callers);
+        copy
+    }
+}
+
+/// Frees a copy.
+///
+/// # Safety
+/// The error was made by [`copied`] and is not used any more.
+pub(super) unsafe fn free(error: *mut pg_sys::ErrorData) {
+    if !is_spare(error) {
+        // SAFETY: as the caller warrants. A copy was allocated in a context that has nothing else.
+        unsafe { pg_sys::MemoryContextDelete(pg_sys::GetMemoryChunkContext(error.cast())) }
+    }
+}
+
+/// Has a copy freed together with this memory context, if it is not freed before.
+///
+/// # Safety
+/// The error was made by [`copied`]. The memory context is valid.
+pub(super) unsafe fn free_with(error: *mut pg_sys::ErrorData, context: pg_sys::MemoryContext) {
+    if !is_spare(error) {
+        // SAFETY: as the caller warrants.
+        unsafe { pg_sys::MemoryContextSetParent(pg_sys::GetMemoryChunkContext(error.cast()), context) }
+    }
+}
