@@ -1228,43 +1228,40 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::milliseconds
+CREATE  FUNCTION idempotence."milliseconds"(
+	"value" TEXT /* Option < & str > */
+) RETURNS INT /* Option < i32 > */
+IMMUTABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
+AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::look_whether_ready
-CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
+-- idempotence::api::internal::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::swept_instead
-CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS VOID /* Result < () > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+-- idempotence::api::internal::commits_wait
+CREATE  FUNCTION idempotence."commits_wait"() RETURNS bool /* bool */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+AS 'MODULE_PATHNAME', 'commits_wait_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1292,73 +1289,11 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::databases
-CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::internal::deadlocks
 CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::legible
-CREATE  FUNCTION idempotence."legible"(
-	"words" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'legible_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::digest_fits
-CREATE  FUNCTION idempotence."digest_fits"(
-	"digest" uuid, /* Option < Uuid > */
-	"session" uuid, /* Option < Uuid > */
-	"key" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-STABLE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1370,75 +1305,11 @@ AS 'MODULE_PATHNAME', 'launcher_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+-- idempotence::api::internal::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::milliseconds
-CREATE  FUNCTION idempotence."milliseconds"(
-	"value" TEXT /* Option < & str > */
-) RETURNS INT /* Option < i32 > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::setting
-CREATE  FUNCTION idempotence."setting"(
-	"name" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'setting_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::sweep_step
-CREATE  FUNCTION idempotence."sweep_step"(
-	"step" TEXT /* Option < & str > */
-) RETURNS bool /* Result < Option < bool > > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::commits_wait
-CREATE  FUNCTION idempotence."commits_wait"() RETURNS bool /* bool */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'commits_wait_wrapper';
+AS 'MODULE_PATHNAME', 'databases_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1454,14 +1325,101 @@ AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::note_grant
-CREATE  FUNCTION idempotence."note_grant"(
-	"role" regrole, /* Option < Regrole > */
-	"level" TEXT /* Option < & str > */
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::refuse_parallel_query
+CREATE  FUNCTION idempotence."refuse_parallel_query"(
+	"function" TEXT /* Option < & str > */
 ) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+AS 'MODULE_PATHNAME', 'refuse_parallel_query_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Result < Option < bool > > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::digest_fits
+CREATE  FUNCTION idempotence."digest_fits"(
+	"digest" uuid, /* Option < Uuid > */
+	"session" uuid, /* Option < Uuid > */
+	"key" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+STABLE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1473,11 +1431,63 @@ AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+-- idempotence::api::internal::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::look_whether_ready
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::setting
+CREATE  FUNCTION idempotence."setting"(
+	"name" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'setting_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1594,7 +1604,9 @@ OFFSET 0;
 
 CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $at_work$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY SELECT * FROM idempotence.shown_at_work;
@@ -1605,7 +1617,9 @@ $at_work$;
 -- The number of client sessions at work for each role, counted here so that not every session has to be returned.
 CREATE FUNCTION idempotence.at_work_by_role(OUT owner regrole, OUT sessions bigint, OUT silent bigint) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $at_work_by_role$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY
@@ -1629,7 +1643,9 @@ OFFSET 0;
 
 CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.shown_leases
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $leases$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery()
      OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
@@ -1818,7 +1834,9 @@ GROUP BY l.classid, l.objid;
 -- prepared is its gid). NULL: the process waits for no lock of anybody. Where several hold it up, it is one of them.
 CREATE FUNCTION idempotence.root_blocker(pid integer, OUT root integer, OUT prepared text)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $root_blocker$
+#variable_conflict error
 DECLARE
   seen pg_catalog.int4[] := ARRAY[pid];
   last pg_catalog.int4 := pid;
@@ -1876,6 +1894,7 @@ OFFSET 0;
 CREATE PROCEDURE idem_sweep()
 LANGUAGE plpgsql
 AS $sweep$
+#variable_conflict error
 DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
@@ -2067,6 +2086,7 @@ $unseen$;
 -- a query on an unlogged table fails; PL/pgSQL plans a query only where it executes it.
 CREATE FUNCTION idempotence.leases_of_roles(OUT role text, OUT is_full boolean, OUT leased bigint, OUT often bigint, OUT most integer, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $leases_of_roles$
 #variable_conflict use_column
 DECLARE
@@ -2095,6 +2115,7 @@ $leases_of_roles$;
 
 CREATE FUNCTION idempotence.suspended_of_roles(threshold interval, OUT role text, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $suspended_of_roles$
 #variable_conflict use_column
 DECLARE
@@ -2132,7 +2153,9 @@ $suspended_of_roles$;
 -- of each role while all are added up would take a sort of all.
 CREATE FUNCTION idempotence.unfinished_since(role text, moment timestamptz) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $unfinished_since$
+#variable_conflict error
 BEGIN
   RETURN (SELECT pg_catalog.format('%s: request %s of session %s', pg_catalog.date_trunc('second', moment), pg_catalog.to_json(u.request),
                    pg_catalog.to_json(COALESCE(s.name, pg_catalog.concat_ws('@', u.session, s.node))))
@@ -2384,13 +2407,13 @@ CREATE VIEW idempotence.synchronous AS
 SELECT s.needed, s.there, w.waiting, w.since,
        (SELECT pg_catalog.string_agg(n.name, ', ')
         FROM (SELECT COALESCE(pg_catalog.replace(m[1], '""', '"'), m[2]) AS name
-              FROM pg_catalog.regexp_matches(pg_catalog.regexp_replace(s.names, '^\s*((first|any)\s+)?\d+\s*\(|\)\s*$', '', 'gi'), '"((?:[^"]|"")*)"|([^",\s]+)', 'g') m) n
+              FROM pg_catalog.regexp_matches(pg_catalog.regexp_replace(s.names, '^[[:space:]]*((first|any)[[:space:]]+)?[0-9]+[[:space:]]*[(]|[)][[:space:]]*$', '', 'gi'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') m) n
         WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r
                           WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])
                             AND pg_catalog.lower(r.application_name) OPERATOR(pg_catalog.=) pg_catalog.lower(n.name))) AS missing
 FROM (SELECT g.names,
              CASE WHEN pg_catalog.btrim(g.names) OPERATOR(pg_catalog.=) '' THEN 0
-                  ELSE COALESCE((pg_catalog.regexp_match(g.names, '^\s*(?:(?:first|any)\s+)?(\d+)\s*\(', 'i'))[1]::pg_catalog.int4, 1) END AS needed,
+                  ELSE COALESCE((pg_catalog.regexp_match(g.names, '^[[:space:]]*(?:(?:first|any)[[:space:]]+)?([0-9]+)[[:space:]]*[(]', 'i'))[1]::pg_catalog.int4, 1) END AS needed,
              (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication r
               WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])) AS there
       FROM pg_catalog.current_setting('synchronous_standby_names') g (names)) s
@@ -2780,7 +2803,9 @@ GROUP BY n.name;
 -- Why journals cannot be swept. The table is unlogged, see leases_of_roles().
 CREATE FUNCTION idempotence.unswept(OUT journal text, OUT why text) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $unswept$
+#variable_conflict error
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY SELECT pg_catalog.substr(s.step, 9), s.said FROM idempotence.sweep s WHERE s.said IS NOT NULL;
@@ -2888,6 +2913,7 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
 -- bytes times the seconds for which they are kept.
 CREATE FUNCTION idempotence.pace(name text, since_moment timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric, OUT held numeric)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $pace$
 #variable_conflict use_variable
 DECLARE
@@ -3004,7 +3030,9 @@ END $$;
 -- What one check finds. It does not wait long for a table that somebody has locked.
 CREATE FUNCTION idempotence.look_at(name text, OUT level integer, OUT detail text, OUT hint text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET lock_timeout = '100ms'
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $look_at$
+#variable_conflict error
 BEGIN
   EXECUTE pg_catalog.format('SELECT c.level, c.detail, c.hint FROM idempotence.%I c', pg_catalog.concat('check_', pg_catalog.replace(name, ' ', '_')))
     INTO STRICT level, detail, hint;
@@ -3016,8 +3044,11 @@ $look_at$;
 -- may neither read the tables nor see what the backends of other roles do.
 CREATE FUNCTION idempotence.checks(OUT name text, OUT level integer, OUT detail text, OUT hint text) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $checks$
+#variable_conflict error
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idempotence.checks');
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
   FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,tables,leases,run out,suspended,given up,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,retention,size}'::pg_catalog.text[] LOOP
@@ -3060,17 +3091,22 @@ FROM idempotence.checks() c;
 
 CREATE FUNCTION idem_ready() RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $ready$
+#variable_conflict error
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_ready');
   IF pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN
     RETURN false;
   END IF;
-  PERFORM idempotence.look_whether_ready();
-  RETURN true;
-EXCEPTION
-  -- An error would tell a probe nothing.
-  WHEN OTHERS THEN
-    RETURN false;
+  BEGIN
+    PERFORM idempotence.look_whether_ready();
+    RETURN true;
+  EXCEPTION
+    -- An error would tell a probe nothing.
+    WHEN OTHERS THEN
+      RETURN false;
+  END;
 END
 $ready$;
 /* </end connected objects> */
@@ -3144,6 +3180,7 @@ FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
 
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $grant$
 #variable_conflict use_variable
 DECLARE
@@ -3153,6 +3190,7 @@ DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_grant');
   IF role IS NULL OR level IS NULL THEN
     RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
@@ -3164,8 +3202,8 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- The name comes quoted where it needs that.
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  -- The name is quoted if it needs that, and always if quote_all_identifiers was on when the extension was created.
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
@@ -3180,12 +3218,14 @@ $grant$;
 
 CREATE FUNCTION idem_revoke(role regrole) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET plpgsql.extra_errors = 'none' SET plpgsql.extra_warnings = 'none'
 AS $revoke$
 #variable_conflict use_variable
 DECLARE
   function pg_catalog.regprocedure;
   relation pg_catalog.regclass;
 BEGIN
+  PERFORM idempotence.refuse_parallel_query('idem_revoke');
   IF role IS NULL THEN
     RAISE EXCEPTION 'argument "role" must not be null'
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';
@@ -3197,7 +3237,7 @@ BEGIN
     EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', relation, role);
   END LOOP;
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
-  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+  IF pg_catalog.parse_ident('@extschema@') OPERATOR(pg_catalog.<>) '{public}'::pg_catalog.text[] THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
   PERFORM idempotence.note_grant(role, NULL);
@@ -3464,6 +3504,7 @@ COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: th
 COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
 COMMENT ON FUNCTION idempotence.last_pages(text, bigint) IS 'internal to the view health: the beginning of the last pages of a table';
+COMMENT ON FUNCTION idempotence.refuse_parallel_query(text) IS 'internal: raises an error where the named function was called during a parallel query';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';
 COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now; for readiness probes';
 
@@ -3711,7 +3752,7 @@ DECLARE
 BEGIN
   FOR check_ IN SELECT c.oid FROM pg_catalog.pg_class c
                 WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'v'
-                  AND c.relname OPERATOR(pg_catalog.~~) 'check\_%' LOOP
+                  AND pg_catalog.starts_with(c.relname::pg_catalog.text, 'check_') LOOP
     EXECUTE pg_catalog.format('COMMENT ON VIEW %s IS ''internal to health: one of its rows''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.level IS ''0: ok, 1: warning, 2: critical''', check_);
     EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.detail IS ''what was found''', check_);
