@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.contrib.auth.mixins import AccessMixin
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied, SuspiciousOperation
 from django.core.handlers.exception import response_for_exception
 from django.core.handlers.wsgi import WSGIRequest
@@ -182,12 +181,12 @@ def check_view(view: View) -> None:
     if inspect.iscoroutinefunction(view):
         raise TypeError("the connections of Django block: make the protected view a plain function")
     kind = getattr(view, "cls", None) or getattr(view, "view_class", None)
-    if kind is not None and _is_rest(kind):
+    if _derives(kind, "rest_framework.views.APIView"):
         raise TypeError(
             f"{kind.__name__} is a view of REST framework, which authenticates inside of it: use"
             " idempotence.rest_framework.IdempotentMixin, or put the decorator below @api_view"
         )
-    if kind is not None and issubclass(kind, AccessMixin):
+    if _derives(kind, "django.contrib.auth.mixins.AccessMixin"):
         raise TypeError(
             f"{kind.__name__} authenticates in dispatch(): put the decorator on its method, by"
             ' @method_decorator(idempotent(…), name="post")'
@@ -202,8 +201,9 @@ def check_view(view: View) -> None:
         inner = getattr(inner, "__wrapped__", None)
 
 
-def _is_rest(kind: type) -> bool:
-    return any(each.__module__ == "rest_framework.views" and each.__name__ == "APIView" for each in kind.__mro__)
+def _derives(kind: Any, name: str) -> bool:
+    """Whether a class derives from another one, which need not be installed."""
+    return any(f"{each.__module__}.{each.__name__}" == name for each in getattr(kind, "__mro__", ()))
 
 
 class _Idempotent(Options):
