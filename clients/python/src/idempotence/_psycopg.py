@@ -32,7 +32,8 @@ async def execute(raw: Any, sql: str, *args: Any) -> Any:
     another style of arguments, or return other rows."""
     kind: Any = psycopg.AsyncCursor if is_asynchronous(raw) else psycopg.Cursor
     cursor = kind(raw, row_factory=tuple_row)
-    await settle(cursor.execute(re.sub(r"\$\d+", "%s", sql), args or None))
+    # BEGIN, COMMIT and the like gain nothing by being prepared.
+    await settle(cursor.execute(re.sub(r"\$\d+", "%s", sql), args or None, prepare=None if args else False))
     return cursor
 
 
