@@ -140,7 +140,8 @@ class DjangoTx(BorrowedTx):
                     block.__exit__(Spoilt, Spoilt(), None)
         finally:
             self.inner = self.outer = None
-            conn.close_if_unusable_or_obsolete()
+            if not self.in_test:
+                conn.close_if_unusable_or_obsolete()
 
 
 class Django(Driver):
