@@ -15,10 +15,12 @@ uri, session, driver = sys.argv[1:]
 
 
 def pay(held):
-    """The other side recognizes keys, as a card processor does. What it is asked is counted."""
+    """The other side recognizes keys, as a card processor does."""
     with psycopg.connect(uri, autocommit=True) as conn:
-        conn.execute("INSERT INTO client_charge VALUES (%s) ON CONFLICT (key) DO UPDATE SET asked = client_charge.asked + 1",
-                     (held.key,))  # fmt: skip
+        conn.execute(
+            "INSERT INTO client_charge VALUES (%s) ON CONFLICT (key) DO UPDATE SET asked = client_charge.asked + 1",
+            (held.key,),
+        )
     return {"charged": held.key}
 
 

@@ -130,6 +130,4 @@ def complete(
     Event of threading, or of asyncio for an asynchronous pool; once it is set, the current request is completed and the
     function returns. An exception of the handler is logged, and the lease expires."""
     driver = working_driver(pool, session, handler)
-    return driver.do(
-        _Completer(driver, session, handler, lease, interval, grace, max_attempts, stop, deadline).run()
-    )
+    return driver.do(_Completer(driver, session, handler, lease, interval, grace, max_attempts, stop, deadline).run())

@@ -89,10 +89,11 @@ class _Route(APIRoute):
 
 
 def _check(idempotent: Idempotent, route: APIRoute, dependant: Any) -> None:
-    if not any(map(idempotent.protects, route.methods)):
+    methods = sorted(route.methods or ())
+    if not any(map(idempotent.protects, methods)):
         raise TypeError(
-            f"{route.path} is protected, but none of its methods is ({', '.join(sorted(route.methods))}): remove"
-            " Depends(idempotent), or name them: Idempotent(…, methods=[…])"
+            f"{route.path} is protected, but none of its methods is ({', '.join(methods)}): remove Depends(idempotent),"
+            " or name them: Idempotent(…, methods=[…])"
         )
     starlette.check_handler(idempotent, dependant.call)
     for each in _all(dependant):
