@@ -1,10 +1,10 @@
-//! What stands in the way of requests, told at the start of a program and not in its first request.
+//! Reports what prevents requests when a program starts, and not in its first request.
 
 use crate::Error;
 use crate::database::Database;
 use std::time::Duration;
 
-/// What stands in the way of every request, in the same words in each client: '' if nothing does.
+/// What prevents every request, with the same wording in each client: '' if nothing does.
 const FAULT: &str = "SELECT coalesce((
   SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
                 || quote_literal(quote_ident(current_user)) || ') as ' || owner
@@ -23,7 +23,7 @@ const READY: &str = "SELECT idem_ready()::text";
 const FOUND: &str = "SELECT status::text FROM idem_lookup($1::text, 'idempotence check')";
 const SWEPT: &str = "SELECT (detail || '; ' || hint)::text FROM idempotence.health WHERE name = 'sweep' AND level > 0";
 
-/// What [`check`] has found.
+/// The result of [`check`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Check {
@@ -33,8 +33,7 @@ pub struct Check {
     pub problems: Vec<String>,
 }
 
-/// One sentence for each fault that stands in the way of requests in this session, none if all is well; and which edition is
-/// there.
+/// One sentence for each fault that prevents requests in this session, and the installed edition.
 pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Check {
     let fault = |told: String| Check { edition: None, problems: vec![told] };
     match asked(database, FAULT, &[]).await {
