@@ -11,8 +11,6 @@ const BACKEND: &str = "pg_catalog.pg_backend_pid()::text, \
     extract(epoch FROM pg_catalog.transaction_timestamp())::text";
 const TERMINATE: &str = "SELECT pg_catalog.pg_terminate_backend(pid)::text FROM pg_catalog.pg_stat_activity \
     WHERE pid = $1::text::integer AND extract(epoch FROM xact_start)::text = $2::text";
-const NOT_YOURS: &str =
-    "the handler must not commit or roll back: the adapter commits after the answer is recorded";
 
 /// How long to wait for an answer of a connection on which a statement may still run that the handler has abandoned.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -106,16 +104,12 @@ impl<D: Database> Tx<D> {
     pub async fn record(&mut self, record: String, failed: bool, discard: bool) -> Result<(), Error> {
         let without_effects = format!("ROLLBACK TO SAVEPOINT idempotence; {record}");
         let recorded = if discard { Err(None) } else { self.commit(record).await.map_err(Some) };
-        let recorded = match recorded {
+        match recorded {
             Err(None) => self.commit(without_effects).await,
             Err(Some(error)) if failed && error.has("25P02") => self.commit(without_effects).await,
             Err(Some(error)) => Err(error),
             Ok(()) => Ok(()),
-        };
-        recorded.map_err(|error| match &*error.sqlstate().unwrap_or_default() {
-            "ID007" | "ID008" | "3B001" => Error::Other(NOT_YOURS.into()),
-            _ => error,
-        })
+        }
     }
 
     /// Rolls back and returns the connection to the pool. If that fails, the connection is closed.

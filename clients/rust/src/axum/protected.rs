@@ -57,6 +57,7 @@ impl<D: Database> Idempotent<D> {
         if let Some(Raised::Error(error)) = raised {
             let error = loan.attribute(error).await;
             loan.rollback().await;
+            let error = if error.has("ID008") { ended_by_handler() } else { error };
             return if error.is_retryable() { Err(error) } else { reply.map(|reply| caused(reply, error)) };
         }
         let refused = raised.is_some();
@@ -86,8 +87,13 @@ impl<D: Database> Idempotent<D> {
         if recorded.is_err() {
             tx.rollback().await;
         }
-        recorded
+        recorded.map_err(|error| if error.has("ID007") || error.has("3B001") { ended_by_handler() } else { error })
     }
+}
+
+/// The handler has sent COMMIT or ROLLBACK: its transaction is over, or COMMIT was refused.
+fn ended_by_handler() -> Error {
+    Error::Other("the handler must not commit or roll back: the adapter commits after the answer is recorded".into())
 }
 
 /// The handler's own answer to its error. The layers in front find the error in the extensions of the answer.

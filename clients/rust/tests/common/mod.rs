@@ -34,7 +34,7 @@ impl Place {
         config
     }
 
-    fn options(&self) -> PgConnectOptions {
+    pub fn options(&self) -> PgConnectOptions {
         let mut options: PgConnectOptions = self.uri.parse().expect("a URI");
         if let Some((host, port)) = &self.host {
             options = if host.starts_with('/') { options.socket(host) } else { self.on(host) }.port(*port);
@@ -44,7 +44,7 @@ impl Place {
     }
 
     fn on(&self, host: &str) -> PgConnectOptions {
-        PgConnectOptions::new_without_pgpass().host(host).username("postgres")
+        PgConnectOptions::new_without_pgpass().host(host).username("postgres").database(self.config().get_dbname().unwrap_or("postgres"))
     }
 }
 
