@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// What prevents every request, with the same wording in each client: '' if nothing does.
 const FAULT: &str = "SELECT coalesce((
-  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
-                || quote_literal(quote_ident(current_user)) || ') as ' || owner
+  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
+                || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
               WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
               ELSE '' END
   FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
@@ -17,11 +17,14 @@ const FAULT: &str = "SELECT coalesce((
         WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
   ORDER BY visible DESC, lacks LIMIT 1),
   'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')";
-const EDITION: &str = "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'), \
+const EDITION: &str = "SELECT coalesce(
+    (SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'), \
 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))";
 const READY: &str = "SELECT idem_ready()::text";
 const FOUND: &str = "SELECT status::text FROM idem_lookup($1::text, 'idempotence check')";
 const SWEPT: &str = "SELECT (detail || '; ' || hint)::text FROM idempotence.health WHERE name = 'sweep' AND level > 0";
+
+const NOT_READY: &str = "no request can be begun here now";
 
 /// The result of [`check`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,26 +51,31 @@ pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Check {
             problems.push(format!("version: this client needs idempotence 1.2, the database has {version}: update it"));
             return Check { edition, problems };
         }
-        // The edition for managed services has no readiness to ask for.
+        // The edition for managed services has no such function.
         let ready = if kind == "extension" { asked(database, READY, &[]).await } else { Ok(Some("true".into())) };
         problems.extend(match ready {
             Ok(Some(ready)) if ready == "true" => None,
-            _ => Some("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why".into()),
+            Ok(_) => Some(format!("ready: {NOT_READY}: SELECT * FROM idempotence.health shows the reason")),
+            // For example that the library is not in shared_preload_libraries.
+            Err(error) => Some(format!("ready: {NOT_READY}: {error}")),
         });
     }
     if let Some(session) = session.filter(|_| problems.is_empty())
         && let Err(error) = asked(database, FOUND, &[Some(session)]).await
     {
-        problems.extend(match error.sqlstate().unwrap_or_default().as_str() {
-            "42704" => Some(format!("session: there is none of the name {session}: SELECT idem_create_session('{session}')")),
-            "42501" => Some(format!(
-                "rights: this role may not use the session {session}: its owner lends it by idem_alter_session(…, usable_by => …)"
-            )),
-            "ID012" => Some(format!("session: the session {session} lives on another server: {error}")),
-            _ => None,
+        problems.push(match error.sqlstate().unwrap_or_default().as_str() {
+            "42704" => {
+                format!("session: there is none of the name {session}: SELECT idem_create_session('{session}')")
+            }
+            "42501" => format!(
+                "rights: this role may not use the session {session}: \
+                 its owner lends it by idem_alter_session(…, usable_by => …)"
+            ),
+            "ID012" => format!("session: the session {session} lives on another server: {error}"),
+            _ => format!("session: the session {session} cannot be used: {error}"),
         });
     }
-    // Of the extension, who is no monitor cannot see whether somebody sweeps.
+    // In the extension, a role without the level `monitor` cannot see whether the database is swept.
     if let Ok(Some(swept)) = asked(database, SWEPT, &[]).await {
         problems.push(format!("sweep: {swept}"));
     }

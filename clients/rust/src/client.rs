@@ -1,5 +1,5 @@
-//! A client that numbers its requests in a session of its own. It keeps the sending rule: number n is sent after the answer to
-//! n - window has arrived.
+//! A client that numbers its requests in a session of its own. It keeps the sending rule: number n is sent after the
+//! answer to n - window has arrived.
 
 use crate::conn::Conn;
 use crate::database::{Database, Row};
@@ -33,8 +33,8 @@ struct Session {
     window: u64,
 }
 
-/// Registers under a name, which fences the earlier client of that name (ID005), and sends numbered requests, up to `window`
-/// at once. When its session has ended, it looks back at what was executed there and registers anew.
+/// Registers under a name, which fences the earlier client of that name (ID005), and sends numbered requests, up to
+/// `window` at once. When its session has ended, it looks back at what was executed there and registers anew.
 pub struct Client<D: Database> {
     database: D,
     name: String,
@@ -82,8 +82,8 @@ impl<D: Database> Client<D> {
         self
     }
 
-    /// How long to try again: 30 seconds. After that the outcome is unknown, and the same request sent again would be another
-    /// request.
+    /// How long to try again: 30 seconds. After that the outcome is unknown, and the same request sent again would be
+    /// another request.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -104,8 +104,8 @@ impl<D: Database> Client<D> {
         {
             return Ok(session.clone());
         }
-        // Generated before the first attempt, so that a repeated registration is the same one. The database generates it,
-        // because its timestamp orders two registrations.
+        // Generated before the first attempt, so that a repeated registration is the same one. The database generates
+        // it, because its timestamp orders two registrations.
         let id = self.ask("SELECT idem_generate_id()::text", &[]).await?.pop().flatten();
         let window = self.window.map(|window| window.to_string());
         let row = self.ask(REGISTER, &[Some(self.name.clone()), window, self.timeout.map(seconds), id]).await?;

@@ -56,8 +56,8 @@ impl<D: Database> Completer<D> {
         self
     }
 
-    /// How often to look for abandoned requests: every second. It is also the first pause after an error of the handler;
-    /// each further error doubles the pause, up to a minute.
+    /// How often to look for abandoned requests: every second. It is also the first pause after an error of the
+    /// handler; each further error doubles the pause, up to a minute.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
@@ -79,9 +79,9 @@ impl<D: Database> Completer<D> {
     /// Runs until `stop` is ready. Then it takes no further request over, and returns when the running handlers have
     /// returned. An error of the database does not end it.
     ///
-    /// The handler gets the lease, with the key, the token and the last checkpoint. What it returns is recorded, unless it
-    /// has recorded or released itself; [`Final`] is recorded as a failure. After any other error the lease expires, and the
-    /// request is taken over again.
+    /// The handler gets the lease, with the key, the token and the last checkpoint. What it returns is recorded, unless
+    /// it has recorded or released itself; [`Final`] is recorded as a failure. After any other error the lease expires,
+    /// and the request is taken over again.
     pub async fn run<F, W, R, E>(&self, handler: F, stop: impl Future)
     where
         F: Fn(Arc<Lease<D>>) -> W,
@@ -159,9 +159,7 @@ where
     let key = lease.key().to_owned();
     let recorded = async {
         let (response, failed) = match lease.guard(work).await? {
-            Ok(response) => {
-                (serde_json::to_value(response).map_err(|error| Error::Other(error.into()))?, false)
-            }
+            Ok(response) => (serde_json::to_value(response).map_err(|error| Error::Other(error.into()))?, false),
             Err(error) => (error.into().downcast::<Final>().map_err(of_work::<D>)?.0, true),
         };
         if lease.ended().is_err() {

@@ -13,9 +13,15 @@ const ENDED: &str = "the transaction of this request has ended: use a connection
 /// Where the transaction of a request is while it is not lent to the handler.
 enum Place<D: Database> {
     /// Not begun yet. It is begun when a handler asks for the connection.
-    Closed { database: D, limit: Duration },
+    Closed {
+        database: D,
+        limit: Duration,
+    },
     Here(Tx<D>),
-    Lent { database: D, backend: Option<Backend> },
+    Lent {
+        database: D,
+        backend: Option<Backend>,
+    },
     Ended,
 }
 
@@ -105,8 +111,8 @@ impl<D: Database> Loan<D> {
         self.0.0.begun.notified().await
     }
 
-    /// Ends the loan. None: the transaction was never begun. An error: the handler has not returned its connection. Then
-    /// the backend is terminated, which releases the claim.
+    /// Ends the loan. None: the transaction was never begun. An error: the handler has not returned its connection.
+    /// Then the backend is terminated, which releases the claim.
     pub fn take(&self) -> Result<Option<Tx<D>>, Error> {
         match std::mem::replace(&mut *self.0.place(), Place::Ended) {
             Place::Here(tx) => Ok(Some(tx)),
@@ -128,7 +134,8 @@ impl<D: Database> Loan<D> {
         }
     }
 
-    /// Decides whether the request's own transaction caused an error of the work. Only then may the work be called again.
+    /// Decides whether the request's own transaction caused an error of the work. Only then may the work be called
+    /// again.
     pub async fn attribute(&self, error: BoxError) -> Error {
         let source = match error.downcast::<Error>() {
             Ok(error) => match *error {

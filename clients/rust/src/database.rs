@@ -11,8 +11,8 @@ pub type Row = Vec<Option<String>>;
 /// The rows of statements that were sent already.
 pub type Sent = BoxFuture<'static, Result<Vec<Row>, Error>>;
 
-/// Runs statements: a connection, or a transaction. All arguments and columns are text, and the statements cast them, so
-/// that neither a driver's own types nor a setting of the connection makes a difference.
+/// Runs statements: a connection, or a transaction. All arguments and columns are text, and the statements cast them,
+/// so that neither a driver's own types nor a setting of the connection makes a difference.
 pub trait Ask: Send {
     /// Runs statements in one round trip, and returns the rows of all of them.
     fn simple(&mut self, sql: String) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
@@ -32,8 +32,8 @@ pub trait Connection: Ask + Sync + Sized + 'static {
     /// That object.
     fn handle(&self) -> &Self::Handle;
 
-    /// Sends statements without waiting for their answer, where the driver has a pipeline. The statements that follow are
-    /// sent after the returned future was polled.
+    /// Sends statements without waiting for their answer, where the driver has a pipeline. The statements that follow
+    /// are sent after the returned future was polled.
     fn send(&mut self, sql: String) -> impl Future<Output = Result<Sent, Error>> + Send;
 
     /// Runs statements and COMMIT in one round trip. COMMIT is not executed if one of the statements fails.

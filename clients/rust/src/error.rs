@@ -75,8 +75,10 @@ pub enum Cause {
         sqlstate: String,
         /// Its primary message.
         message: String,
-        /// Its DETAIL and its HINT.
-        explanation: String,
+        /// Its DETAIL.
+        detail: Option<String>,
+        /// Its HINT.
+        hint: Option<String>,
     },
     /// The connection was lost, or could not be opened.
     Lost,
@@ -90,13 +92,12 @@ impl Cause {
         }
     }
 
-    /// Whether the table "What to retry" of the reference lists it. 57014 is not retried: what was cancelled may take as
-    /// long again.
+    /// Whether the table "What to retry" of the reference lists it. 57014 is not retried: what was cancelled may take
+    /// as long again.
     fn is_retryable(&self) -> bool {
         const STATES: [&str; 8] = ["25P03", "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05"];
-        self.sqlstate().is_none_or(|state| {
-            state.starts_with("08") || state.starts_with("53") || STATES.contains(&state)
-        })
+        self.sqlstate()
+            .is_none_or(|state| state.starts_with("08") || state.starts_with("53") || STATES.contains(&state))
     }
 }
 
@@ -105,7 +106,9 @@ impl Error {
     pub fn sqlstate(&self) -> Option<String> {
         match self {
             Error::Superseded { .. } => Some("ID005".into()),
-            Error::Database { cause, .. } | Error::Work { cause: Some(cause), .. } => cause.sqlstate().map(String::from),
+            Error::Database { cause, .. } | Error::Work { cause: Some(cause), .. } => {
+                cause.sqlstate().map(String::from)
+            }
             Error::Work { source, .. } => source.downcast_ref::<Error>().and_then(Error::sqlstate),
             _ => None,
         }
@@ -161,8 +164,12 @@ impl fmt::Display for Error {
             }
             Error::TimedOut { limit } => write!(f, "the handler did not return within {limit:?}"),
             Error::NoConnection => f.write_str("the pool had no connection in time"),
-            Error::Database { cause: Cause::Reported { message, explanation, .. }, .. } => {
-                write!(f, "{message}{}{explanation}", if explanation.is_empty() { "" } else { ". " })
+            Error::Database { cause: Cause::Reported { message, detail, hint, .. }, .. } => {
+                f.write_str(message)?;
+                [detail, hint]
+                    .into_iter()
+                    .flatten()
+                    .try_for_each(|sentence| write!(f, ". {}", sentence.trim_end_matches('.')))
             }
             Error::Database { source, .. } | Error::Work { source, .. } | Error::Other(source) => source.fmt(f),
         }

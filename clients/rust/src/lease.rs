@@ -32,8 +32,8 @@ pub enum Leased<D: Database> {
 pub struct Lease<D: Database> {
     database: D,
     request: Request,
-    /// The answer of begin. `status` is `taken_over` if an earlier holder stopped in the middle. Then check first whether
-    /// its effect happened, and continue from `point` and `state`.
+    /// The answer of begin. `status` is `taken_over` if an earlier holder stopped in the middle. Then check first
+    /// whether its effect happened, and continue from `point` and `state`.
     pub ticket: Ticket,
     /// A fencing token for the effect: it grows with each attempt.
     pub token: i64,
@@ -185,9 +185,9 @@ impl Request {
         Ok(Leased::Held(lease))
     }
 
-    /// Runs the work with a lease of this length, and returns the answer: None if the work has released the lease. If the
-    /// work has neither recorded nor released, [`Error::Unrecorded`] is returned. The work is dropped when the lease is lost.
-    /// [`Final`] is recorded as a failure; after any other error the lease expires.
+    /// Runs the work with a lease of this length, and returns the answer: None if the work has released the lease. If
+    /// the work has neither recorded nor released, [`Error::Unrecorded`] is returned. The work is dropped when the
+    /// lease is lost. [`Final`] is recorded as a failure; after any other error the lease expires.
     pub async fn lease<D, F, W, E>(&self, database: &D, length: Duration, work: F) -> Result<Option<Answer>, Error>
     where
         D: Database,

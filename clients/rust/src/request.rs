@@ -152,7 +152,8 @@ impl Request {
         self
     }
 
-    /// How long to try again, after a lost connection and the like, or while another process holds the claim: 30 seconds.
+    /// How long to try again, after a lost connection and the like, or while another process holds the claim: 30
+    /// seconds.
     pub fn deadline(mut self, deadline: Duration) -> Request {
         self.deadline = deadline;
         self
@@ -164,8 +165,9 @@ impl Request {
         self
     }
 
-    /// Starts the work before the answer to begin has arrived, where the driver has a pipeline (tokio-postgres). This saves
-    /// a round trip. The work must not act on the results of its statements outside the database before `run` has returned.
+    /// Starts the work before the answer to begin has arrived, where the driver has a pipeline (tokio-postgres). This
+    /// saves a round trip. The work must not act on the results of its statements outside the database before `run` has
+    /// returned.
     pub fn claim(mut self) -> Request {
         self.claim = true;
         self
@@ -235,8 +237,8 @@ impl Request {
         Ok(())
     }
 
-    /// Its outcome, or None if this attempt may execute it. A request that an earlier attempt left in the middle must not
-    /// simply be executed.
+    /// Its outcome, or None if this attempt may execute it. A request that an earlier attempt left in the middle must
+    /// not simply be executed.
     fn answered(&self, ticket: &Ticket) -> Result<Option<Answer>, Error> {
         self.refuse_in_progress(ticket)?;
         let answer = ticket.answer();

@@ -56,4 +56,3 @@ macro_rules! retrying {
     };
 }
 pub(crate) use retrying;
-

@@ -14,10 +14,10 @@ const ONCE: &str = "SELECT ord::text FROM idem_once_many($1::text, ARRAY(SELECT 
     $2::text::jsonb) WITH ORDINALITY k(key, place) ORDER BY place)) ORDER BY ord";
 
 impl Request {
-    /// Executes it once: calls the work in the transaction that records what the work returns, and returns after COMMIT.
-    /// An error of the work rolls everything back, except [`Final`], whose response is recorded as a failure. The work is
-    /// called again if its connection is lost, or if the server reports an error to this transaction that a new attempt
-    /// may solve. No other error calls it again.
+    /// Executes it once: calls the work in the transaction that records what the work returns, and returns after
+    /// COMMIT. An error of the work rolls everything back, except [`Final`], whose response is recorded as a failure.
+    /// The work is called again if its connection is lost, or if the server reports an error to this transaction that a
+    /// new attempt may solve. No other error calls it again.
     pub async fn run<D, F, W, R, E>(&self, database: &D, mut work: F) -> Result<Answer, Error>
     where
         D: Database,

@@ -7,8 +7,8 @@ use futures_util::stream::BoxStream;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgDatabaseError, PgQueryResult, PgRow, PgStatement, PgTransactionManager, PgTypeInfo};
 use sqlx::{
-    Acquire, AssertSqlSafe, Describe, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row as _,
-    SqlSafeStr, SqlStr, Transaction,
+    Acquire, AssertSqlSafe, Describe, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr,
+    SqlStr, Transaction,
 };
 use sqlx_core::transaction::TransactionManager;
 use std::error::Error as StdError;
@@ -36,9 +36,12 @@ fn cause(error: &sqlx::Error) -> Option<Cause> {
     match error {
         sqlx::Error::Database(error) => {
             let error = error.try_downcast_ref::<PgDatabaseError>()?;
-            let explanation = [error.detail(), error.hint()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-            let (sqlstate, message) = (error.code().into(), error.message().into());
-            Some(Cause::Reported { sqlstate, message, explanation })
+            Some(Cause::Reported {
+                sqlstate: error.code().into(),
+                message: error.message().into(),
+                detail: error.detail().map(String::from),
+                hint: error.hint().map(String::from),
+            })
         }
         sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => Some(Cause::Lost),
         _ => None,
@@ -64,9 +67,9 @@ impl Database for PgPool {
 
 /// The connection of a request, as a handler uses it: `&mut *conn` executes queries, like a `&mut PgConnection`.
 ///
-/// sqlx reads no rows when it begins a transaction. This transaction is begun in the round trip that returns the rows of
-/// `idem_begin`, so sqlx does not know of it. [`begin`](Connection::begin) and [`acquire`](Connection::acquire) make it
-/// known, which costs a round trip.
+/// sqlx reads no rows when it begins a transaction. This transaction is begun in the round trip that returns the rows
+/// of `idem_begin`, so sqlx does not know of it. [`begin`](Connection::begin) and [`acquire`](Connection::acquire) make
+/// it known, which costs a round trip.
 #[derive(Debug)]
 pub struct Connection {
     connection: PoolConnection<Postgres>,
@@ -155,10 +158,7 @@ impl Drop for Connection {
 impl<'c> Executor<'c> for &'c mut Connection {
     type Database = Postgres;
 
-    fn fetch_many<'e, 'q: 'e, E>(
-        self,
-        query: E,
-    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
     where
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,

@@ -42,9 +42,12 @@ fn own(error: tokio_postgres::Error) -> Error {
 
 fn cause(error: &tokio_postgres::Error) -> Option<Cause> {
     if let Some(error) = error.as_db_error() {
-        let explanation = [error.detail(), error.hint()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-        let (sqlstate, message) = (error.code().code().into(), error.message().into());
-        return Some(Cause::Reported { sqlstate, message, explanation });
+        return Some(Cause::Reported {
+            sqlstate: error.code().code().into(),
+            message: error.message().into(),
+            detail: error.detail().map(String::from),
+            hint: error.hint().map(String::from),
+        });
     }
     let mut inner = iter::successors(error.source(), |error| (**error).source());
     (error.is_closed() || inner.any(|error| error.is::<io::Error>())).then_some(Cause::Lost)

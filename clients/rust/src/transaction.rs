@@ -38,8 +38,8 @@ pub struct Backend {
 }
 
 impl<D: Database> Tx<D> {
-    /// Begins a transaction and, in the same round trip, runs a query and sets the savepoint `idempotence`. `columns` and
-    /// `from`: the two parts of the query. Returns its row.
+    /// Begins a transaction and, in the same round trip, runs a query and sets the savepoint `idempotence`. `columns`
+    /// and `from`: the two parts of the query. Returns its row.
     pub async fn begin(database: &D, limit: Duration, columns: &str, from: &str) -> Result<(Tx<D>, Row), Error> {
         let connection = database::connect(database, limit).await?;
         let mut tx = Tx { database: database.clone(), connection: Some(connection), backend: None };
@@ -99,8 +99,8 @@ impl<D: Database> Tx<D> {
         committed
     }
 
-    /// Records an answer and commits. `failed`: the request failed, so its record is kept without effects where an error
-    /// that the handler caught has aborted the transaction. `discard`: without effects in any case.
+    /// Records an answer and commits. `failed`: the request failed, so its record is kept without effects where an
+    /// error that the handler caught has aborted the transaction. `discard`: without effects in any case.
     pub async fn record(&mut self, record: String, failed: bool, discard: bool) -> Result<(), Error> {
         let without_effects = format!("ROLLBACK TO SAVEPOINT idempotence; {record}");
         let recorded = if discard { Err(None) } else { self.commit(record).await.map_err(Some) };

@@ -1,10 +1,12 @@
-//! The layer for axum in situations that clients/http_vectors.json cannot describe: layers between, extractors, streams,
-//! disconnects, panics, connections that outlive their request, and errors of other pools. IDEM_URI: see run.sh.
+//! The layer for axum in situations that clients/http_vectors.json cannot describe: layers between, extractors,
+//! streams, disconnects, panics, connections that outlive their request, and errors of other pools. IDEM_URI: see
+//! run.sh.
 
 mod common;
 #[path = "common/http.rs"]
 mod http;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, FromRequestParts, Json, Path, Request};
 use axum::http::request::Parts;
@@ -12,7 +14,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post as on_post};
-use axum::Router;
 use common::Driver;
 use deadpool_postgres::Pool;
 use futures_util::stream;
@@ -74,7 +75,8 @@ async fn an_error_of_another_pool_calls_the_handler_once<D: Driver>() {
         let _ = other.acquire().await?;
         Ok("done".into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     let answer = post(port, "/", &who).send().await;
     assert_eq!((answer.status, calls.load(Ordering::Relaxed), effects(&who).await), (500, 1, 0), "{answer:?}");
 }
@@ -90,7 +92,8 @@ async fn an_error_of_a_socket_calls_the_handler_once<D: Driver>() {
         // As a driver wraps it.
         Err(sqlx::Error::Io(reset).into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     let answer = post(port, "/", &who).send().await;
     assert_eq!((answer.status, calls.load(Ordering::Relaxed), effects(&who).await), (500, 1, 0), "{answer:?}");
 }
@@ -170,7 +173,8 @@ async fn a_caller_that_disconnects_releases_the_claim_in_the_middle_of_a_stateme
         }
         Ok("done".into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
     let caller = post(port, "/", &who).start(2).await;
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND state = 'active'
         AND pid <> pg_backend_pid()";
@@ -213,7 +217,8 @@ async fn a_stream_is_refused_and_leaks_no_connection<D: Driver>() {
 async fn a_stream_behind_a_safe_method_passes_by_and_holds_no_connection<D: Driver>() {
     use tokio::io::AsyncReadExt;
     let pool = pool::<D>(1).await;
-    let app = Router::new().route("/", get(async || Response::new(ticks()))).layer(Idempotent::new(pool.clone(), "axum"));
+    let app =
+        Router::new().route("/", get(async || Response::new(ticks()))).layer(Idempotent::new(pool.clone(), "axum"));
     let port = serve(app).await;
     let mut streams = Vec::new();
     for _ in 0..3 {
@@ -244,11 +249,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 async fn what_refuses_before_the_work_is_not_recorded<D: Driver>() {
     let who = unique("before");
     let name = who.clone();
-    let handler = async move |mut conn: Conn<D>, Caller(caller): Caller, Json(_): Json<Value>| -> Result<String, Failure> {
-        write(&mut conn, &name).await?;
-        Ok(caller)
-    };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let handler =
+        async move |mut conn: Conn<D>, Caller(caller): Caller, Json(_): Json<Value>| -> Result<String, Failure> {
+            write(&mut conn, &name).await?;
+            Ok(caller)
+        };
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     let call = || post(port, "/", &who);
     assert_eq!(call().send().await.status, 401);
     assert_eq!(call().header("Authorization: Bearer ann").send().await.status, 415);
@@ -290,7 +297,8 @@ async fn header_values_are_replayed_byte_for_byte<D: Driver>() {
         }
         response
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     let who = unique("headers");
     for replayed in [false, true] {
         let answer = post(port, "/", &who).send().await;
@@ -346,7 +354,8 @@ async fn a_connection_that_outlives_its_request_has_no_effect<D: Driver>() {
         }
         Ok("done".into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     assert_eq!(post(port, "/", &who).send().await.status, 500);
     // The claim is released although the task still has the connection.
     let began = Instant::now();
@@ -365,7 +374,8 @@ async fn a_panic_leaks_no_connection<D: Driver>() {
         assert!(counted.fetch_add(1, Ordering::Relaxed) >= 4, "the handler panics");
         Ok("done".into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(2).await, "axum")))).await;
     for _ in 0..4 {
         eventually("the handler is called again", async || {
             let before = calls.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The completer: what it takes over, and 200 completers that are killed while they work. IDEM_URI: see run.sh. A line for each
-//! test; fails if one does. With the arguments DRIVER SESSION it is a completer that runs until it is killed.
+//! The completer: what it takes over, and 200 completers that are killed while they work. IDEM_URI: see run.sh. A line
+//! for each test; fails if one does. With the arguments DRIVER SESSION it is a completer that runs until it is killed.
 
 mod common;
 
@@ -109,9 +109,8 @@ async fn it_continues_from_the_checkpoint_and_records<D: Driver>(pool: D) -> Res
 
 async fn it_finds_a_request_that_stopped_at_a_checkpoint_without_a_lease<D: Driver>(pool: D) -> Result<(), BoxError> {
     let session = session("suspended", "").await?;
-    let sql = format!(
-        "BEGIN; SELECT idem_begin('{session}', 'k'); SELECT idem_checkpoint('{session}', 'k', 'half'); COMMIT"
-    );
+    let sql =
+        format!("BEGIN; SELECT idem_begin('{session}', 'k'); SELECT idem_checkpoint('{session}', 'k', 'half'); COMMIT");
     connect().await?.batch_execute(&sql).await?;
     let handler = async |lease: Arc<Lease<D>>| Ok::<_, BoxError>(json!(lease.ticket.point));
     let run = quick(&pool, &session);
@@ -127,9 +126,9 @@ async fn it_leaves_alone_what_is_in_progress_or_done<D: Driver>(pool: D) -> Resu
     Request::new(&*session, "done").run(&pool, async |_| Ok::<_, BoxError>(1)).await?;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
-    let handler = async move |_: Arc<Lease<D>>| {
+    let handler = move |_: Arc<Lease<D>>| {
         counted.fetch_add(1, Ordering::Relaxed);
-        Ok::<_, BoxError>(2)
+        async { Ok::<_, BoxError>(2) }
     };
     let stop = sleep(Duration::from_millis(500));
     quick(&pool, &session).run(handler, stop).await;
@@ -142,17 +141,15 @@ async fn an_error_backs_off_and_a_final_error_is_recorded<D: Driver>(pool: D) ->
     abandon(&pool, &session, "k").await?;
     let calls = Arc::new(Mutex::new(Vec::new()));
     let noted = calls.clone();
-    let handler = async move |lease: Arc<Lease<D>>| -> Result<i32, BoxError> {
-        if lease.key() == "final" {
+    let answer = move |key: &str| -> Result<i32, BoxError> {
+        if key == "final" {
             return Err(Final(json!({"no": 1})).into());
         }
-        let count = {
-            let mut calls = noted.lock().expect("no test panics");
-            calls.push(Instant::now());
-            calls.len()
-        };
-        if count < 3 { Err("the processor is unavailable".into()) } else { Ok(7) }
+        let mut calls = noted.lock().expect("no test panics");
+        calls.push(Instant::now());
+        if calls.len() < 3 { Err("the processor is unavailable".into()) } else { Ok(7) }
     };
+    let handler = move |lease: Arc<Lease<D>>| std::future::ready(answer(lease.key()));
     let run = quick(&pool, &session).lease(Duration::from_millis(100)).interval(Duration::from_millis(200));
     let found = while_it_runs(run.run(handler, std::future::pending::<()>()), recorded(&session, 2)).await?;
     let expected = [("final", "failed", json!({"no": 1})), ("k", "succeeded", json!(7))];
@@ -167,14 +164,17 @@ async fn a_handler_may_record_or_release_itself<D: Driver>(pool: D) -> Result<()
     abandon(&pool, &session, "release").await?;
     let released = Arc::new(AtomicUsize::new(0));
     let counted = released.clone();
-    let handler = async move |lease: Arc<Lease<D>>| -> Result<i32, BoxError> {
-        if lease.key() == "record" {
-            lease.record(&json!("mine"), false).await?;
-        } else {
-            lease.release().await?;
-            counted.fetch_add(1, Ordering::Relaxed);
+    let handler = move |lease: Arc<Lease<D>>| {
+        let counted = counted.clone();
+        async move {
+            if lease.key() == "record" {
+                lease.record(&json!("mine"), false).await?;
+            } else {
+                lease.release().await?;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok::<_, BoxError>(0)
         }
-        Ok(0)
     };
     let run = quick(&pool, &session);
     let check = async {
@@ -184,11 +184,8 @@ async fn a_handler_may_record_or_release_itself<D: Driver>(pool: D) -> Result<()
         }
         Ok(found)
     };
-    let found = timeout(
-        Duration::from_secs(20),
-        while_it_runs(run.run(handler, std::future::pending::<()>()), check),
-    )
-    .await??;
+    let found = timeout(Duration::from_secs(20), while_it_runs(run.run(handler, std::future::pending::<()>()), check))
+        .await??;
     same("outcomes", found, vec![("record".into(), "succeeded".into(), json!("mine"))])
 }
 
@@ -198,10 +195,12 @@ async fn it_stops_after_the_running_handlers<D: Driver>(pool: D) -> Result<(), B
     sleep(Duration::from_millis(100)).await;
     let (started, stop) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let begun = started.clone();
-    let handler = async move |_: Arc<Lease<D>>| {
+    let handler = move |_: Arc<Lease<D>>| {
         begun.notify_one();
-        sleep(Duration::from_millis(500)).await;
-        Ok::<_, BoxError>(1)
+        async {
+            sleep(Duration::from_millis(500)).await;
+            Ok::<_, BoxError>(1)
+        }
     };
     let run = quick(&pool, &session);
     let (wait, ended) = (started.clone(), stop.clone());
@@ -218,9 +217,9 @@ async fn it_ignores_requests_with_too_many_attempts<D: Driver>(pool: D) -> Resul
     abandon(&pool, &session, "k").await?;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
-    let handler = async move |_: Arc<Lease<D>>| -> Result<i32, BoxError> {
+    let handler = move |_: Arc<Lease<D>>| {
         counted.fetch_add(1, Ordering::Relaxed);
-        Err("it always fails".into())
+        std::future::ready(Err::<i32, BoxError>("it always fails".into()))
     };
     let run = quick(&pool, &session).lease(Duration::from_millis(50)).max_attempts(3);
     run.run(handler, sleep(Duration::from_secs(3))).await;
@@ -278,10 +277,8 @@ async fn killed_completers_complete_every_request_once<D: Driver>(pool: D) -> Re
     for (key, status, response) in found {
         same(&key, (&*status, response), ("succeeded", json!({"done": key})))?;
     }
-    let rows = connect()
-        .await?
-        .query("SELECT key FROM completer_effect WHERE session = $1 ORDER BY key", &[&session])
-        .await?;
+    let rows =
+        connect().await?.query("SELECT key FROM completer_effect WHERE session = $1 ORDER BY key", &[&session]).await?;
     same("effects", rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), keys.into_iter().collect())
 }
 

@@ -137,7 +137,8 @@ async fn an_unprotected_request_has_one_transaction<D: Driver>() {
     };
     let layer = Idempotent::new(pool::<D>(1).await, "axum").methods([Method::POST]).optional();
     let port = serve(Router::new().route("/", any(handler).layer(layer))).await;
-    let expected = [("refuse", 402, 0), ("fail", 500, 0), ("unauthorized", 401, 0), ("unprocessable", 422, 1), ("", 201, 2)];
+    let expected =
+        [("refuse", 402, 0), ("fail", 500, 0), ("unauthorized", 401, 0), ("unprocessable", 422, 1), ("", 201, 2)];
     for (work, status, total) in expected {
         let answer = post(port, "/", &who).method("PUT").body(work).send().await;
         assert_eq!((answer.status, effects(&who).await), (status, total), "{work}: {answer:?}");
@@ -147,7 +148,8 @@ async fn an_unprotected_request_has_one_transaction<D: Driver>() {
 async fn an_answer_that_is_too_large_names_the_limit<D: Driver>() {
     let who = unique("large");
     let handler = async move |_: Conn<D>| "x".repeat(2 << 20);
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
     for _ in 0..2 {
         let answer = post(port, "/", &who).send().await;
         assert_eq!(answer.status, 500);
@@ -168,7 +170,8 @@ async fn a_deadlock_of_the_own_transaction_is_retried<D: Driver>() {
         }
         Ok("done".into())
     };
-    let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
+    let port =
+        serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(pool::<D>(1).await, "axum")))).await;
     assert_eq!(post(port, "/", &who).send().await.status, 200);
     assert_eq!((effects(&who).await, calls.load(Ordering::Relaxed)), (1, 2));
 }
@@ -199,9 +202,8 @@ async fn sqlx_functions_that_need_a_connection_or_a_nested_transaction_work() {
     };
     let database = pool::<PgPool>(1).await;
     let port = serve(Router::new().route("/", on_post(handler).layer(Idempotent::new(database.clone(), "axum")))).await;
-    let count = async || {
-        (effects(&who).await, effects(&format!("{who}-kept")).await, effects(&format!("{who}-undone")).await)
-    };
+    let count =
+        async || (effects(&who).await, effects(&format!("{who}-kept")).await, effects(&format!("{who}-undone")).await);
     assert_eq!(post(port, "/", &format!("{who}-fail")).body("fail").send().await.status, 500);
     assert_eq!(count().await, (0, 0, 0));
     assert_eq!(post(port, "/", &who).send().await.status, 200);

@@ -1,5 +1,5 @@
-//! The application that clients/http_vectors.json and clients/chaos test: served DRIVER PORT URI [ROUTES]. It serves the
-//! routes of the file ROUTES, or else POST /pay for the chaos. With `unprotected` in place of a driver, /pay is not
+//! The application that clients/http_vectors.json and clients/chaos test: served DRIVER PORT URI [ROUTES]. It serves
+//! the routes of the file ROUTES, or else POST /pay for the chaos. With `unprotected` in place of a driver, /pay is not
 //! protected: bench/clients compares with that.
 
 mod common;
@@ -108,24 +108,27 @@ fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
     for (name, value) in route.as_object().expect("a route") {
         let seconds = || Duration::from_secs_f64(value.as_f64().expect("seconds"));
         let header = value.as_str().unwrap_or_default().to_owned();
-        idempotent = match &**name {
-            "required" => idempotent.optional(),
-            "strict" => idempotent.strict(),
-            "unprotectable" => idempotent.pass_unprotectable(),
-            "max_body" => idempotent.max_body(value.as_u64().expect("bytes") as usize),
-            "wait" => idempotent.wait(seconds()),
-            "lease" => idempotent.lease(seconds()),
-            "handler_timeout" => idempotent.handler_timeout(seconds()),
-            "methods" => idempotent.methods(value.as_array().into_iter().flatten().map(|method| {
-                method.as_str().and_then(|method| method.parse::<Method>().ok()).expect("a method")
-            })),
-            "identity" => idempotent.identity(move |parts| {
-                let caller = parts.headers.get(&header).map(|value| value.to_str().unwrap_or_default());
-                caller.unwrap_or_default().to_owned()
-            }),
-            "path" | "prefix" | "session" | "answer" => idempotent,
-            _ => panic!("no option is known of the name {name}"),
-        };
+        idempotent =
+            match &**name {
+                "required" => idempotent.optional(),
+                "strict" => idempotent.strict(),
+                "unprotectable" => idempotent.pass_unprotectable(),
+                "max_body" => idempotent.max_body(value.as_u64().expect("bytes") as usize),
+                "wait" => idempotent.wait(seconds()),
+                "lease" => idempotent.lease(seconds()),
+                "handler_timeout" => idempotent.handler_timeout(seconds()),
+                "methods" => {
+                    idempotent.methods(value.as_array().into_iter().flatten().map(|method| {
+                        method.as_str().and_then(|method| method.parse::<Method>().ok()).expect("a method")
+                    }))
+                }
+                "identity" => idempotent.identity(move |parts| {
+                    let caller = parts.headers.get(&header).map(|value| value.to_str().unwrap_or_default());
+                    caller.unwrap_or_default().to_owned()
+                }),
+                "path" | "prefix" | "session" | "answer" => idempotent,
+                _ => panic!("no option is known of the name {name}"),
+            };
     }
     if route.get("answer").is_some() {
         return get(move |request: Request| idempotent.answer(request));

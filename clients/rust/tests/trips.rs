@@ -1,5 +1,5 @@
-//! The round trips of a request, counted by the proxy clients/roundtrips/count.py: a protected request takes as many as an
-//! unprotected one, and a replay takes one. IDEM_URI: see run.sh.
+//! The round trips of a request, counted by the proxy clients/roundtrips/count.py: a protected request takes as many as
+//! an unprotected one, and a replay takes one. IDEM_URI: see run.sh.
 
 mod common;
 #[path = "common/http.rs"]
@@ -84,9 +84,7 @@ async fn counted<D: Driver>(pool: D, unprotected: axum::routing::MethodRouter, p
     let key = unique("trips");
     let first = proxy.trips(async { post(port, "/protected", &key).send().await.status }, 201).await;
     let replay = proxy.trips(async { post(port, "/protected", &key).send().await.status }, 201).await;
-    let other = proxy
-        .trips(async { post(port, "/protected", &key).body("other").send().await.status }, 422)
-        .await;
+    let other = proxy.trips(async { post(port, "/protected", &key).body("other").send().await.status }, 422).await;
     assert_eq!(plain.len(), 3, "{plain:#?}");
     assert_eq!(first.len(), 3, "{first:#?}");
     // The answer does not wait for the second: it ends the transaction.

@@ -1,5 +1,5 @@
-//! Every case of clients/vectors.json, with each driver. IDEM_URI: a superuser's, of a database that has what the cases need
-//! (run.sh). A line for each case; fails if one does.
+//! Every case of clients/vectors.json, with each driver. IDEM_URI: a superuser's, of a database that has what the cases
+//! need (run.sh). A line for each case; fails if one does.
 
 mod common;
 
@@ -293,7 +293,9 @@ fn word(error: &Error) -> String {
         Error::Interrupted { .. } => "interrupted".into(),
         Error::Unrecorded { .. } => "unrecorded".into(),
         Error::NoConnection => "connection".into(),
-        Error::Database { cause: Cause::Lost, .. } | Error::Work { cause: Some(Cause::Lost), .. } => "connection".into(),
+        Error::Database { cause: Cause::Lost, .. } | Error::Work { cause: Some(Cause::Lost), .. } => {
+            "connection".into()
+        }
         _ if error.downcast_ref::<Application>().is_some() => "application".into(),
         _ => error.sqlstate().unwrap_or_else(|| error.to_string()),
     }
@@ -370,7 +372,9 @@ async fn carry(mut client: UnixStream, mut server: UnixStream, cut: Arc<AtomicBo
             },
             count = server.read(&mut down) => match count? {
                 0 => return Ok(()),
-                count if asked && contains(&down[..count], b"SELECT 1\0") && !cut.swap(true, Ordering::Relaxed) => return Ok(()),
+                count if asked && contains(&down[..count], b"SELECT 1\0") && !cut.swap(true, Ordering::Relaxed) => {
+                    return Ok(());
+                }
                 count => client.write_all(&down[..count]).await?,
             },
         }

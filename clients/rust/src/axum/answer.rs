@@ -12,8 +12,8 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue, VARY};
 use axum::response::Response;
 
 impl<D: Database> Idempotent<D> {
-    /// The answer to the request with this key, for a GET: `get(move |request| idempotent.answer(request))`. It waits for a
-    /// request that is in progress, and never executes one.
+    /// The answer to the request with this key, for a GET: `get(move |request| idempotent.answer(request))`. It waits
+    /// for a request that is in progress, and never executes one.
     pub async fn answer(self, request: axum::extract::Request) -> Response {
         let mut response = self.look_up(request).await;
         let headers = response.headers_mut();

@@ -30,7 +30,9 @@ pub async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Read {
                 length += chunk.len();
                 chunks.push(chunk);
             }
-            Err(error) if is_limit(&error) => return Read::TooLarge(Body::from_stream(stream::iter([Err::<Bytes, _>(error)]))),
+            Err(error) if is_limit(&error) => {
+                return Read::TooLarge(Body::from_stream(stream::iter([Err::<Bytes, _>(error)])));
+            }
             Err(_) => return Read::Incomplete,
         }
         if length > limit {

@@ -11,9 +11,11 @@ impl<D: Database, S: Send + Sync> FromRequestParts<S> for Conn<D> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
         let Some(slot) = parts.extensions.get::<Slot<D>>().cloned() else {
-            return Err("the route of this handler has no layer Idempotent over this type of pool, or its layer has a \
+            return Err(
+                "the route of this handler has no layer Idempotent over this type of pool, or its layer has a \
                         lease, whose handler takes Extension<Arc<Lease<…>>>"
-                .into());
+                    .into(),
+            );
         };
         match slot.lend_or_begin().await {
             Ok(Some(conn)) => Ok(conn),

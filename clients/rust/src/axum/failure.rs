@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a protected handler fails with. `?` makes it of any error: everything is rolled back, the handler is called again
-/// if its own connection was lost or the server reported an error that a new attempt may solve, and otherwise the answer is
-/// 500. [`Failure::answer`] rolls the handler's effects back, too, and its answer is final.
+/// What a protected handler fails with. `?` makes it of any error: everything is rolled back, the handler is called
+/// again if its own connection was lost or the server reported an error that a new attempt may solve, and otherwise the
+/// answer is 500. [`Failure::answer`] rolls the handler's effects back, too, and its answer is final.
 pub struct Failure {
     response: Response,
     raised: Raised,

@@ -47,12 +47,14 @@ pub async fn call<S: Handler>(mut inner: S, request: Request) -> (Response, Opti
     .await
 }
 
-/// The whole response. A stream is refused: it would be sent before COMMIT, or hold the connection for as long as it lasts.
+/// The whole response. A stream is refused: it would be sent before COMMIT, or hold the connection for as long as it
+/// lasts.
 pub async fn whole(response: Response) -> Result<Reply, Error> {
     let (parts, body) = response.into_parts();
     if body.size_hint().exact().is_none() || parts.status.is_informational() {
-        let refused = "the handler of a protected request answered with a stream, which cannot be recorded: answer with a \
-                       complete body, and put layers that stream, such as compression, in front of the adapter";
+        let refused = "the handler of a protected request answered with a stream, which cannot be recorded: \
+                       answer with a complete body, and put layers that stream, such as compression, in front of the \
+                       adapter";
         return Err(Error::Other(refused.into()));
     }
     let body = to_bytes(body, usize::MAX).await.map_err(|error| Error::Other(error.into()))?;

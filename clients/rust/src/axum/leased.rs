@@ -3,11 +3,11 @@
 use super::Idempotent;
 use super::failure::Raised;
 use super::handler::{Handler, Sent, call, whole};
+use crate::Error;
 use crate::database::Database;
 use crate::http::reply::{self, Reply};
 use crate::lease::{Lease, Leased, of_work};
 use crate::request::Request;
-use crate::Error;
 use axum::http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A layer for axum: a route below it executes a request with an Idempotency-Key once, and sends its answer after COMMIT.
+//! A layer for axum: a route below it executes a request with an Idempotency-Key once, and sends its answer after
+//! COMMIT.
 //!
 //! [`Idempotent`] is the layer. A handler takes [`Conn`] as an argument, and fails with a [`Failure`].
 
@@ -24,7 +25,7 @@ use crate::http::key;
 use crate::http::problem::{DOCS, Problem};
 use crate::http::reply::{self, HEADERS, Reply};
 use crate::request::{Answer, Request};
-use crate::{Error, http};
+use crate::{Cause, Error, http};
 use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::http::header::HeaderName;
@@ -176,8 +177,8 @@ impl<D: Database> Idempotent<D> {
         self
     }
 
-    /// For effects outside the database: the handler gets `Extension<Arc<Lease<D>>>` instead of a connection. The handler
-    /// runs to its end even if the caller disconnects.
+    /// For effects outside the database: the handler gets `Extension<Arc<Lease<D>>>` instead of a connection. The
+    /// handler runs to its end even if the caller disconnects.
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
         self
@@ -229,8 +230,9 @@ impl<D: Database> Idempotent<D> {
             Error::Superseded { .. } => http::problem::SUPERSEDED,
             Error::TimedOut { .. } => http::problem::UNAVAILABLE,
             Error::Database { .. } if error.has("ID001") => http::problem::KEY_REUSED,
-            Error::Database { .. } if error.has("ID009") => {
-                http::problem::RESPONSE_TOO_LARGE.because(format!("{error} Nothing was executed."))
+            Error::Database { cause: Cause::Reported { sqlstate, detail, .. }, .. } if sqlstate == "ID009" => {
+                let found = detail.as_deref().unwrap_or_default();
+                http::problem::RESPONSE_TOO_LARGE.because(|limit| format!("{found} {limit}"))
             }
             _ if error.is_retryable() => http::problem::UNAVAILABLE,
             _ => return failed(error),

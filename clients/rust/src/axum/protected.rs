@@ -1,25 +1,20 @@
 //! A protected request whose effects are in the database: begin, the handler, and the record are one transaction.
 
+use super::Idempotent;
 use super::failure::Raised;
 use super::handler::{Handler, Sent, call, whole};
-use super::Idempotent;
+use crate::Error;
 use crate::conn::Loan;
 use crate::database::Database;
 use crate::http::reply::{self, Reply};
 use crate::request::{Answer, Begun, Request};
 use crate::retry::Retry;
 use crate::transaction::Tx;
-use crate::Error;
 use std::sync::Arc;
 use tokio::time::timeout;
 
 impl<D: Database> Idempotent<D> {
-    pub(super) async fn protected<S: Handler>(
-        &self,
-        inner: S,
-        sent: &Sent,
-        request: &Request,
-    ) -> Result<Reply, Error> {
+    pub(super) async fn protected<S: Handler>(&self, inner: S, sent: &Sent, request: &Request) -> Result<Reply, Error> {
         let mut retry = Retry::new(self.deadline, self.wait);
         loop {
             let tx = match request.begin(&self.database, retry.left()).await {
@@ -64,7 +59,9 @@ impl<D: Database> Idempotent<D> {
         match reply {
             Ok(reply) if reply::is_final(reply.status()) => {
                 let Some(tx) = loan.take()? else { unreachable!("the transaction was begun") };
-                timeout(limit, self.record(tx, request, &reply, refused)).await.unwrap_or(Err(Error::TimedOut { limit }))?;
+                timeout(limit, self.record(tx, request, &reply, refused))
+                    .await
+                    .unwrap_or(Err(Error::TimedOut { limit }))?;
                 Ok(reply)
             }
             other => {

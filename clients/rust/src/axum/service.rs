@@ -37,8 +37,8 @@ impl<D: Database> Idempotent<D> {
                 return self.unprotected(inner, Request::from_parts(parts, body)).await;
             }
             Read::TooLarge(_) => {
-                let detail = format!("A body with a key may have up to {} bytes on this route.", self.max_body);
-                return self.problem(problem::BODY_TOO_LARGE.because(detail)).map(Body::from);
+                let detail = format!("The body is larger than {} bytes, the limit of this route.", self.max_body);
+                return self.problem(problem::BODY_TOO_LARGE.because(|_| detail)).map(Body::from);
             }
             Read::Incomplete => return self.problem(problem::BODY_INCOMPLETE).map(Body::from),
         };

@@ -1,5 +1,5 @@
-//! A request that is executed each time it is sent: without a key, or with a method that is not protected. A handler that
-//! takes a connection gets a transaction, which commits before the answer is sent.
+//! A request that is executed each time it is sent: without a key, or with a method that is not protected. A handler
+//! that takes a connection gets a transaction, which commits before the answer is sent.
 
 use super::failure::Raised;
 use super::handler::{Handler, call};

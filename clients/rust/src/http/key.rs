@@ -52,7 +52,8 @@ pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The key of the request in the session: the caller, a colon, the key. No caller can produce the key of another caller.
+/// The key of the request in the session: the caller, a colon, the key. No caller can produce the key of another
+/// caller.
 pub fn name(identity: &str, key: &str) -> String {
     let encoded = |byte: u8| match byte {
         b'@' | b'.' | b'_' | b'-' => char::from(byte).to_string(),

@@ -26,79 +26,72 @@ const fn problem(status: u16, name: &'static str, title: &'static str, detail: &
 pub const KEY_MISSING: Problem = problem(
     400,
     "key-missing",
-    "the request has no header Idempotency-Key",
-    "Generate one key for each operation, and send it with each attempt.",
+    "This request needs an idempotency key",
+    "Send the header Idempotency-Key with a new key for each new request, and the same key with each retry.",
 );
 pub const KEY_MALFORMED: Problem = problem(
     400,
     "key-malformed",
-    "the header Idempotency-Key is not one string of 1 to 255 characters",
-    "Send one quoted string of 1 to 255 printable ASCII characters.",
-);
-pub const BODY_INCOMPLETE: Problem = problem(
-    400,
-    "body-incomplete",
-    "the body of the request is incomplete",
-    "The body broke off before its announced end, so nothing was executed. Send the request again.",
-);
-pub const UNKNOWN: Problem = problem(
-    404,
-    "unknown",
-    "no request with this key is known",
-    "The request was never executed, its answer has expired, or it belongs to another caller.",
-);
-pub const IN_PROGRESS: Problem = problem(
-    409,
-    "in-progress",
-    "the first request with this key is still in progress",
-    "Send the same request again later, with the same key.",
-);
-pub const INTERRUPTED: Problem = problem(
-    409,
-    "interrupted",
-    "the first request with this key stopped in the middle",
-    "Its effect may have happened. An operator or a completer must finish it.",
-);
-pub const SUPERSEDED: Problem = problem(
-    409,
-    "superseded",
-    "another process has taken over the request with this key",
-    "Send the same request again later, with the same key.",
-);
-pub const CANCELLED: Problem = problem(
-    410,
-    "cancelled",
-    "the request with this key was cancelled",
-    "It never takes effect. A new request needs a new key.",
-);
-pub const BODY_TOO_LARGE: Problem = problem(
-    413,
-    "body-too-large",
-    "the body of the request is too large",
-    "The body exceeds the limit of this route for requests with a key.",
+    "The idempotency key is malformed",
+    "The header Idempotency-Key must be sent once and contain one string of 1 to 255 visible ASCII characters.",
 );
 pub const KEY_REUSED: Problem = problem(
     422,
     "key-reused",
-    "the key was used for another request",
-    "A new request needs a new key. A retry must have the same method, path, query and body.",
+    "The idempotency key was used for another request",
+    "The method, the path, the query or the body differs from those of the first request with this key. \
+     A new request needs a new key.",
+);
+pub const IN_PROGRESS: Problem = problem(
+    409,
+    "in-progress",
+    "The request is in progress",
+    "The first request with this key has not been answered yet. Send the request again later, unchanged.",
+);
+pub const INTERRUPTED: Problem = problem(
+    409,
+    "interrupted",
+    "The request was interrupted",
+    "The first request with this key stopped in the middle. It has to be taken over before it can be answered.",
+);
+pub const SUPERSEDED: Problem = problem(
+    409,
+    "superseded",
+    "The request was taken over",
+    "Another process has taken over the request with this key. Send the request again later, unchanged.",
+);
+pub const CANCELLED: Problem = problem(
+    410,
+    "cancelled",
+    "The request was cancelled",
+    "The request with this key was cancelled before it was executed. It never takes effect.",
+);
+pub const UNKNOWN: Problem = problem(404, "unknown", "The request is unknown", "No request with this key is known.");
+pub const BODY_TOO_LARGE: Problem =
+    problem(413, "body-too-large", "The body is too large", "The body is larger than the limit of this route.");
+pub const BODY_INCOMPLETE: Problem = problem(
+    400,
+    "body-incomplete",
+    "The body is incomplete",
+    "Fewer bytes arrived than Content-Length announces. Nothing was executed. Send the request again, unchanged.",
 );
 pub const RESPONSE_TOO_LARGE: Problem = problem(
     500,
     "response-too-large",
-    "the response is too large to be recorded",
-    "The response exceeds idempotence.max_response, so nothing was executed.",
+    "The response is too large to be recorded",
+    "The limit is the setting idempotence.max_response of the database. The effects of the request were rolled back.",
 );
 pub const UNAVAILABLE: Problem = problem(
     503,
     "unavailable",
-    "the outcome of the request is unknown",
-    "Send the same request again, with the same key.",
+    "The service is unavailable",
+    "It is not known whether the request took effect. Send the request again, unchanged.",
 );
 
 impl Problem {
-    /// The same problem with another detail.
-    pub fn because(self, detail: String) -> Problem {
+    /// The same problem with another detail, made of its own.
+    pub fn because(self, detail: impl FnOnce(&str) -> String) -> Problem {
+        let detail = detail(&self.detail);
         Problem { detail: detail.into(), ..self }
     }
 

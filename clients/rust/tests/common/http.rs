@@ -1,6 +1,8 @@
 //! An application on a port of its own, a client for it, and a table that counts the effects of its handlers.
 
-use super::{Driver, Place};
+#![allow(dead_code)] // each program uses a part
+
+use crate::common::{Driver, Place};
 use axum::Router;
 use deadpool_postgres::tokio_postgres::{Client, NoTls};
 use idempotence::{Ask, BoxError, Conn};
@@ -80,9 +82,10 @@ impl Response {
     /// The bytes of a header.
     pub fn header(&self, name: &str) -> Option<Vec<u8>> {
         let start = format!("{name}: ");
-        let line = self.bytes.split(|byte| *byte == b'\n').find(|line| {
-            line.len() > start.len() && line[..start.len()].eq_ignore_ascii_case(start.as_bytes())
-        })?;
+        let line = self
+            .bytes
+            .split(|byte| *byte == b'\n')
+            .find(|line| line.len() > start.len() && line[..start.len()].eq_ignore_ascii_case(start.as_bytes()))?;
         Some(line[start.len()..].trim_ascii_end().to_vec())
     }
 }

@@ -44,7 +44,10 @@ impl Place {
     }
 
     fn on(&self, host: &str) -> PgConnectOptions {
-        PgConnectOptions::new_without_pgpass().host(host).username("postgres").database(self.config().get_dbname().unwrap_or("postgres"))
+        PgConnectOptions::new_without_pgpass()
+            .host(host)
+            .username("postgres")
+            .database(self.config().get_dbname().unwrap_or("postgres"))
     }
 }
 
