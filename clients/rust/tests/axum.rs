@@ -393,7 +393,7 @@ async fn a_handler_that_commits_is_refused<D: Driver>() {
     let name = who.clone();
     let handler = async move |mut conn: Conn<D>, sql: String| -> Result<String, Failure> {
         write(&mut conn, &name).await?;
-        conn.ask(&sql, &[]).await?;
+        D::execute(&mut conn, sql).await?;
         Ok("done".into())
     };
     // The layers in front find the error.
