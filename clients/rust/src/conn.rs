@@ -13,6 +13,7 @@ const ENDED: &str = "the transaction of this request has ended: use a connection
 /// Where the transaction of a request is while it is not lent to the handler.
 enum Place<D: Database> {
     /// Not begun yet. It is begun when a handler asks for the connection.
+    #[cfg_attr(not(feature = "axum"), allow(dead_code))]
     Closed {
         database: D,
         limit: Duration,
@@ -31,6 +32,7 @@ pub(crate) struct Slot<D: Database>(Arc<Shared<D>>);
 struct Shared<D: Database> {
     place: Mutex<Place<D>>,
     /// Notified when a handler asks for a transaction that has not begun.
+    #[cfg_attr(not(feature = "axum"), allow(dead_code))]
     begun: Notify,
 }
 

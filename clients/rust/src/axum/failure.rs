@@ -1,4 +1,7 @@
-//! How a handler fails, and how the layer learns of it.
+//! How a handler fails, and how the layer detects it.
+
+// The macro task_local uses a RefCell. The rule against it is for code that calls PostgreSQL.
+#![allow(clippy::disallowed_types)]
 
 use crate::BoxError;
 use axum::body::Body;
