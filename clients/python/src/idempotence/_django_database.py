@@ -32,6 +32,7 @@ class BorrowedTx(Tx):
 
         async def fetch() -> list[Any]:
             return fetched
+
         return fetch
 
 
@@ -140,7 +141,8 @@ class DjangoTx(BorrowedTx):
                     block.__exit__(Spoilt, Spoilt(), None)
         finally:
             self.inner = self.outer = None
-            conn.close_if_unusable_or_obsolete()
+            if not self.in_test:
+                conn.close_if_unusable_or_obsolete()
 
 
 class Django(Driver):
