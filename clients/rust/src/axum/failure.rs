@@ -12,10 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a protected handler fails with. `?` makes it of any error: everything is rolled back, the handler is called
 /// again if its own connection was lost or the server reported an error that a new attempt may solve, and otherwise the
 /// answer is 500. [`Failure::answer`] rolls the handler's effects back, too, and its answer is final.
-pub struct Failure {
-    response: Response,
-    raised: Raised,
-}
+pub struct Failure(Box<(Response, Raised)>);
 
 pub enum Raised {
     /// The handler refuses the request: its answer is recorded without its effects.
@@ -30,11 +27,11 @@ impl Failure {
     /// An answer without effects: everything that the handler has written is rolled back. If its status is final, the
     /// answer is recorded, and each retry gets it.
     pub fn answer(response: impl IntoResponse) -> Failure {
-        Failure { response: response.into_response(), raised: Raised::Refusal }
+        Failure(Box::new((response.into_response(), Raised::Refusal)))
     }
 
     pub(super) fn unavailable(error: crate::Error) -> Failure {
-        Failure { response: StatusCode::SERVICE_UNAVAILABLE.into_response(), raised: Raised::Unavailable(error) }
+        Failure(Box::new((StatusCode::SERVICE_UNAVAILABLE.into_response(), Raised::Unavailable(error))))
     }
 }
 
@@ -42,19 +39,19 @@ impl<E: Into<BoxError>> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut response = Response::new(Body::from("Internal Server Error"));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        Failure { response, raised: Raised::Error(error.into()) }
+        Failure(Box::new((response, Raised::Error(error.into()))))
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let mut response = self.response;
+        let (mut response, raised) = *self.0;
         match MARK.try_with(Mark::clone) {
-            Ok(mark) => mark.set(self.raised),
+            Ok(mark) => mark.set(raised),
             // A layer has moved the handler to another task. Its answer carries the mark.
             Err(_) => {
                 let mark = Mark::default();
-                mark.set(self.raised);
+                mark.set(raised);
                 response.extensions_mut().insert(mark);
             }
         }
