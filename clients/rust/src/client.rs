@@ -1,8 +1,10 @@
-//! A client that numbers its requests, in a session of its own, and keeps the sending rule: number n is sent once the answer
-//! to n - window is in.
+//! A client that numbers its requests in a session of its own. It keeps the sending rule: number n is sent after the
+//! answer to n - window has arrived.
 
-use crate::database::{Conn, Database, Row};
-use crate::run::{Answer, Request, Retry, refs, retrying, seconds};
+use crate::conn::Conn;
+use crate::database::{Database, Row};
+use crate::request::{Answer, Request, refs, seconds};
+use crate::retry::{Retry, retrying};
 use crate::{BoxError, Error};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -15,13 +17,13 @@ const REGISTER: &str = "SELECT session::text, window_size::text FROM idem_regist
 const SETTLE: &str = "SELECT status::text FROM idem_settle($1::text, $2::text)";
 const CLOSE: &str = "SELECT 'closed'::text FROM idem_close($1::text)";
 
-/// Sends the numbers of one place in the window, one after the other: 1, 6, 11 … in a window of 5.
+/// One slot of the window. It sends its numbers one after the other: 1, 6, 11 … in a window of 5.
 #[derive(Default)]
 struct Lane {
     place: u64,
     session: Arc<str>,
     number: u64,
-    /// Whether nobody knows what became of the number.
+    /// Whether the outcome of the number is unknown.
     doubt: bool,
 }
 
@@ -31,8 +33,8 @@ struct Session {
     window: u64,
 }
 
-/// Registers under a name, which stops whoever had it (ID005), and sends requests under numbers of its own, as many at once
-/// as `window`. A session that has ended is registered anew, after a look back at what was done in it.
+/// Registers under a name, which fences the earlier client of that name (ID005), and sends numbered requests, up to
+/// `window` at once. When its session has ended, it looks back at what was executed there and registers anew.
 pub struct Client<D: Database> {
     database: D,
     name: String,
@@ -40,12 +42,12 @@ pub struct Client<D: Database> {
     timeout: Option<Duration>,
     deadline: Duration,
     session: tokio::sync::Mutex<Option<Session>>,
-    // In turn, so that the numbers are used in their order.
+    // Used in turn, so that the numbers are sent in order.
     lanes: Mutex<Option<VecDeque<Lane>>>,
     free: Semaphore,
 }
 
-/// Comes back when it is dropped.
+/// A lane in use. It is returned when it is dropped.
 struct Taken<'a, D: Database> {
     client: &'a Client<D>,
     lane: Lane,
@@ -74,14 +76,14 @@ impl<D: Database> Client<D> {
         }
     }
 
-    /// The longest silence that the session outlasts; by default the server's setting.
+    /// The longest silence after which the session is still valid; by default the server's setting.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long to try again: 30 seconds. After that nobody knows what was done, and the same request sent again would be
-    /// another one.
+    /// How long to try again: 30 seconds. After that the outcome is unknown, and the same request sent again would be
+    /// another request.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -90,11 +92,11 @@ impl<D: Database> Client<D> {
     async fn ask(&self, sql: &'static str, args: &[Option<String>]) -> Result<Row, Error> {
         let mut retry = Retry::new(self.deadline, self.deadline);
         let args = refs(args);
-        let rows = retrying!(retry, self.database.ask(retry.left(), sql, &args).await.map_err(Error::from))?;
+        let rows = retrying!(retry, self.database.ask(retry.left(), sql, &args).await)?;
         Ok(rows.into_iter().next().unwrap_or_default())
     }
 
-    /// The session; a new one where there is none, or none but the one that has ended.
+    /// The session. Registers a new one if there is none, or if the session `ended` is the current one.
     async fn registered(&self, ended: Option<&str>) -> Result<Session, Error> {
         let mut session = self.session.lock().await;
         if let Some(session) = &*session
@@ -102,13 +104,13 @@ impl<D: Database> Client<D> {
         {
             return Ok(session.clone());
         }
-        // Made before the first attempt, so that the same registration, asked for again, is one. By the database: the time
-        // in it tells which of two registrations came first.
+        // Generated before the first attempt, so that a repeated registration is the same one. The database generates
+        // it, because its timestamp orders two registrations.
         let id = self.ask("SELECT idem_generate_id()::text", &[]).await?.pop().flatten();
         let window = self.window.map(|window| window.to_string());
         let row = self.ask(REGISTER, &[Some(self.name.clone()), window, self.timeout.map(seconds), id]).await?;
         let [Some(name), Some(window)] = &row[..] else {
-            return Err(Error::Other("idem_register said nothing".into()));
+            return Err(Error::Other("idem_register returned no session".into()));
         };
         let window = window.parse::<u64>().map_err(|error| Error::Other(BoxError::from(error)))?;
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +155,7 @@ impl<D: Database> Client<D> {
                     }
                 }
                 Err(error) => {
-                    // What is final was rolled back, and the number is free.
+                    // After a final error everything is rolled back, and the number is unused.
                     lane.doubt = error.is_retryable();
                     return Err(error);
                 }
@@ -164,10 +166,10 @@ impl<D: Database> Client<D> {
     async fn taken(&self) -> Taken<'_, D> {
         self.free.acquire().await.expect("it is never closed").forget();
         let lane = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(VecDeque::pop_front);
-        Taken { client: self, lane: lane.expect("as many as there are permits") }
+        Taken { client: self, lane: lane.expect("there is a lane for each permit") }
     }
 
-    /// Uses the number up, whether it was done or not: no late copy may take effect under it any more.
+    /// Settles the number, whether it was executed or not: no late copy can take effect under it.
     async fn decide(&self, lane: &mut Lane, window: u64) -> Result<(), Error> {
         let key = lane.number.to_string();
         match self.ask(SETTLE, &[Some(lane.session.to_string()), Some(key.clone())]).await {
@@ -181,7 +183,7 @@ impl<D: Database> Client<D> {
         Ok(())
     }
 
-    /// What came of a number of a session that has ended, where nothing can be begun any more. None: it was not done.
+    /// The outcome of a number of a session that has ended, in which nothing can be begun. None: it was not executed.
     async fn look_back(&self, request: &Request) -> Result<Option<Answer>, Error> {
         let mut retry = Retry::new(self.deadline, self.deadline);
         retrying!(retry, self.looked_back(request, retry.left()).await)
@@ -189,7 +191,7 @@ impl<D: Database> Client<D> {
 
     async fn looked_back(&self, request: &Request, left: Duration) -> Result<Option<Answer>, Error> {
         let ticket = match request.look(&self.database, left).await {
-            // Not even the session is known: it never had an outcome.
+            // The session itself is unknown, so it never had an outcome.
             Err(error) if error.has("ID004") => return Ok(None),
             found => found?,
         };
@@ -202,7 +204,7 @@ impl<D: Database> Client<D> {
         }
     }
 
-    /// Ends the session, which else counts until its timeout.
+    /// Ends the session, which otherwise lasts until its timeout.
     pub async fn close(&self) -> Result<(), Error> {
         let session = self.session.lock().await.take();
         if let Some(session) = session {

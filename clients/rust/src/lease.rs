@@ -1,7 +1,8 @@
-//! An effect elsewhere: the claim is committed before the work, and the outcome after it.
+//! Leases, for effects outside the database: the claim is committed before the work, and the outcome after it.
 
-use crate::database::Database;
-use crate::run::{Answer, Request, Retry, Ticket, json, refs, retrying, seconds};
+use crate::database::{self, Database};
+use crate::request::{Answer, Request, Ticket, json, refs, seconds};
+use crate::retry::{Retry, retrying};
 use crate::{BoxError, Error, Final};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,51 +19,56 @@ const RELEASE: &str = "SELECT 'released'::text FROM idem_release($1::text, $2::t
 const CHECKPOINT: &str = "SELECT 'saved'::text FROM idem_checkpoint($1::text, $2::text, token => $3::text::bigint,
     point => $4::text, state => $5::text::jsonb)";
 
-/// What came of asking for a lease.
+/// The answer to a request for a lease.
 pub enum Leased<D: Database> {
-    /// The work is to be done.
+    /// The caller holds the claim, and executes the request.
     Held(Arc<Lease<D>>),
-    /// It was done, and nothing is to be done.
+    /// The request has an outcome, and the caller must not execute it.
     Answered(Answer),
 }
 
-/// The claim on a request for as long as the work takes: a heartbeat extends it in the background, until it is recorded,
-/// released or dropped. Dropped without a record it runs out, and whoever begins then is told to look.
+/// The claim on a request for as long as the work takes. A heartbeat extends it in the background until it is recorded,
+/// released or dropped. If it is dropped without a record, it expires, and the next begin takes the request over.
 pub struct Lease<D: Database> {
     database: D,
     request: Request,
-    /// What began it: `status` is `taken_over` where somebody stopped in the middle. Then look first, and go on from
-    /// `point` and `state`.
+    /// The answer of begin. `status` is `taken_over` if an earlier holder stopped in the middle. Then check first
+    /// whether its effect happened, and continue from `point` and `state`.
     pub ticket: Ticket,
-    /// A fence for the effect elsewhere: it grows with each attempt.
+    /// A fencing token for the effect: it grows with each attempt.
     pub token: i64,
     length: Duration,
     lost: watch::Sender<bool>,
-    // Once the request is done, its token holds it no more, and that is no loss.
+    // Whether it was recorded or released. Its token is then no longer valid, which is no loss of the lease.
     done: AtomicBool,
     answer: OnceLock<Answer>,
-    // One call at a time, or the heartbeat could meet the record before its answer is in.
+    // One call at a time, or the heartbeat could fail with ID005 before the answer to the record has arrived.
     calls: Mutex<()>,
 }
 
 impl<D: Database> Lease<D> {
-    /// Whether somebody stopped in the middle.
+    /// The request's key.
+    pub fn key(&self) -> &str {
+        &self.request.key
+    }
+
+    /// Whether an earlier holder stopped in the middle.
     pub fn taken_over(&self) -> bool {
         self.ticket.status == "taken_over"
     }
 
-    /// What was recorded.
+    /// The recorded answer.
     pub fn answer(&self) -> Option<&Answer> {
         self.answer.get()
     }
 
-    /// Waits until the lease is known to be lost: for work that has to be told, as it is done in tasks of its own.
+    /// Waits until the heartbeat detects that the lease is lost: for work in tasks of its own, which must stop then.
     pub async fn lost(&self) {
         // Its sender lives as long as self does.
         let _ = self.lost.subscribe().wait_for(|lost| *lost).await;
     }
 
-    /// Does the work, and drops it when the lease is lost.
+    /// Runs the work, and drops it when the lease is lost.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         tokio::select! {
             value = work => Ok(value),
@@ -70,7 +76,7 @@ impl<D: Database> Lease<D> {
         }
     }
 
-    /// Records the outcome. It may be asked for again: the same token gets the same answer.
+    /// Records the outcome. It may be called again: the same token gets the same answer.
     pub async fn record(&self, response: &(impl Serialize + ?Sized), failed: bool) -> Result<(), Error> {
         let response = serde_json::to_value(response).map_err(|error| Error::Other(error.into()))?;
         let args = [json(&response), Some(failed.to_string()), self.request.ttl.map(seconds)];
@@ -79,7 +85,7 @@ impl<D: Database> Lease<D> {
         Ok(())
     }
 
-    /// Saves how far the work has got, for whoever takes the request over.
+    /// Saves a checkpoint, from which the process that takes the request over continues.
     pub async fn checkpoint(&self, point: &str, state: &Value) -> Result<(), Error> {
         self.call(CHECKPOINT, &[Some(point.into()), json(state)], self.request.deadline, false).await
     }
@@ -89,9 +95,17 @@ impl<D: Database> Lease<D> {
         self.call(EXTEND, &[Some(seconds(self.length))], self.length / 3, false).await
     }
 
-    /// Gives the request up. Only for work that has had no effect: the next begin is not told to look.
+    /// Releases the claim. Only for work without an effect: the next begin starts from the beginning.
     pub async fn release(&self) -> Result<(), Error> {
         self.call(RELEASE, &[], self.request.deadline, true).await
+    }
+
+    /// Refuses work that has ended without record and without release.
+    pub(crate) fn ended(&self) -> Result<(), Error> {
+        if self.done.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(Error::Unrecorded { key: self.request.key.clone() })
     }
 
     async fn call(
@@ -107,7 +121,7 @@ impl<D: Database> Lease<D> {
         let args = refs(&args);
         let _one = self.calls.lock().await;
         let mut retry = Retry::new(deadline, deadline);
-        let called = retrying!(retry, self.database.ask(retry.left(), sql, &args).await.map_err(Error::from));
+        let called = retrying!(retry, self.database.ask(retry.left(), sql, &args).await);
         match called {
             Ok(_) => {
                 self.done.fetch_or(last, Ordering::Relaxed);
@@ -129,7 +143,7 @@ impl<D: Database> Lease<D> {
 }
 
 impl Request {
-    /// The claim on it, as a lease of this length. Waits until the deadline for whoever else has it.
+    /// The claim on it, as a lease of this length. Waits until the deadline for another holder.
     pub async fn hold<D: Database>(&self, database: &D, length: Duration) -> Result<Leased<D>, Error> {
         self.hold_within(database, length, self.deadline).await
     }
@@ -162,7 +176,7 @@ impl Request {
             loop {
                 tokio::time::sleep(length / 3).await;
                 let Some(lease) = held.upgrade().filter(|lease| !lease.done.load(Ordering::Relaxed)) else { return };
-                // An error of another kind may be gone at the next beat.
+                // The next beat may succeed after another error.
                 if let Err(Error::Superseded { .. }) = lease.extend().await {
                     return;
                 }
@@ -171,8 +185,9 @@ impl Request {
         Ok(Leased::Held(lease))
     }
 
-    /// Does the work with a lease of this length, and gives what it has recorded: nothing if it has not. The work is dropped
-    /// when the lease is lost. [`Final`] is recorded as a failure; any other error leaves the lease to run out.
+    /// Runs the work with a lease of this length, and returns the answer: None if the work has released the lease. If
+    /// the work has neither recorded nor released, [`Error::Unrecorded`] is returned. The work is dropped when the
+    /// lease is lost. [`Final`] is recorded as a failure; after any other error the lease expires.
     pub async fn lease<D, F, W, E>(&self, database: &D, length: Duration, work: F) -> Result<Option<Answer>, Error>
     where
         D: Database,
@@ -185,9 +200,18 @@ impl Request {
             Leased::Held(lease) => lease,
         };
         if let Err(error) = lease.guard(work(lease.clone())).await? {
-            let last = error.into().downcast::<Final>()?;
+            let last = error.into().downcast::<Final>().map_err(of_work::<D>)?;
             lease.record(&last.0, true).await?;
         }
+        lease.ended()?;
         Ok(lease.answer().cloned())
+    }
+}
+
+/// An error of the work with a lease: one of the lease's own calls, or another one.
+pub(crate) fn of_work<D: Database>(error: BoxError) -> Error {
+    match error.downcast::<Error>() {
+        Ok(error) => *error,
+        Err(source) => Error::Work { cause: database::cause::<D>(&*source), source },
     }
 }

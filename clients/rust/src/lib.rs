@@ -6,22 +6,33 @@
 pub mod axum;
 mod check;
 mod client;
+mod completer;
+mod conn;
 mod database;
 mod error;
 #[cfg(feature = "axum")]
 mod http;
 mod lease;
+mod request;
+mod retry;
 mod run;
+mod sql;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 #[cfg(feature = "tokio-postgres")]
 mod tokio_postgres;
+mod transaction;
 
 pub use check::{Check, check};
 pub use client::Client;
-pub use database::{Ask, Conn, Database, Row, Sent, Transaction};
-pub use error::{BoxError, Error, Final};
+pub use completer::{Completer, complete};
+pub use conn::Conn;
+pub use database::{Ask, Connection, Database, Exclusive, Row, Sent};
+pub use error::{BoxError, Cause, Error, Final};
 pub use lease::{Lease, Leased};
-pub use run::{Answer, Request, Ticket, once, run};
+pub use request::{Answer, Request, Ticket};
+pub use run::{once, run};
+#[cfg(feature = "sqlx")]
+pub use sqlx::Connection as SqlxConnection;
 #[cfg(feature = "tokio-postgres")]
-pub use tokio_postgres::Tx as TokioPostgresTx;
+pub use tokio_postgres::Connection as TokioPostgresConnection;

@@ -10,7 +10,8 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use idempotence::BoxError;
 use idempotence::axum::{Conn, Failure, Idempotent};
 use serde_json::{Value, json};
-use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
+use sqlx::PgExecutor;
+use sqlx::postgres::{PgPool, PgPoolOptions};
 
 const INSERT: &str = "INSERT INTO chaos_effect (key) VALUES ($1) RETURNING n";
 
@@ -56,19 +57,19 @@ mod tokio_postgres {
 mod sqlx_ {
     use super::*;
 
-    async fn insert(connection: &mut PgConnection, body: &Value) -> Result<i64, sqlx::Error> {
-        sqlx::query_scalar(INSERT).bind(key(body)).fetch_one(connection).await
+    async fn insert(executor: impl PgExecutor<'_>, body: &Value) -> Result<i64, sqlx::Error> {
+        sqlx::query_scalar(INSERT).bind(key(body)).fetch_one(executor).await
     }
 
     pub async fn unprotected(State(pool): State<PgPool>, Json(body): Json<Value>) -> Answer {
         let mut transaction = pool.begin().await?;
-        let n = insert(&mut transaction, &body).await?;
+        let n = insert(&mut *transaction, &body).await?;
         transaction.commit().await?;
         created(n)
     }
 
     pub async fn protected(mut conn: Conn<PgPool>, Json(body): Json<Value>) -> Answer {
-        created(insert(&mut conn, &body).await?)
+        created(insert(&mut *conn, &body).await?)
     }
 }
 

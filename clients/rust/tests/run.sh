@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, what
-# its README says, and the chaos. IDEM_LONG=1: chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed
-# services: that in the extension's place. A line for each test; fails if one does.
+# run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, the
+# axum layer, the round trips, the completer, the quick start of README.md, and the chaos. IDEM_LONG=1: chaos with 5000 keys.
+# IDEM_MANAGED, the path of the edition for managed services: that edition instead of the extension, without the tests that
+# need the extension. A line for each test; fails if one fails.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -11,11 +12,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 pg_config=${1:?usage: run.sh PG_CONFIG}
 trap server_remove EXIT
 
-# What asks over HTTP, and kills, is in Python.
+# The programs that send requests and kill processes are in Python.
 python=$("$root/scripts/venv.sh")
 export CARGO_TARGET_DIR=$root/target/clients/rust
 manifest=$here/../Cargo.toml
-quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served --test vectors
+cargo_tests() { cargo test --quiet --locked --manifest-path "$manifest" --all-features "$@"; }
+quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served
+quietly cargo_tests --no-run
 served=$CARGO_TARGET_DIR/debug/examples/served
 
 settings=("shared_preload_libraries = 'idempotence'")
@@ -32,13 +35,19 @@ for driver in tokio-postgres sqlx; do
     IDEM_SERVED="$served $driver {port} $IDEM_URI $vectors" timeout 300 "$python" -m pytest -p no:cacheprovider -q --tb=short \
         test_http_vectors.py || status=1
 done
-timeout 300 cargo test --quiet --locked --manifest-path "$manifest" --all-features --test vectors || status=1
-# Its debugging information is that of the rest, so that what is compiled serves both.
-[ -n "${IDEM_MANAGED:-}" ] ||
-    CARGO_TERM_QUIET=true CARGO_PROFILE_DEV_DEBUG=false timeout 900 "$python" typed.py "$IDEM_URI" "$(command -v cargo)" || {
-    echo 'not ok README.md'
-    status=1
-}
+timeout 300 cargo_tests --test vectors || status=1
+timeout 100 cargo_tests --lib || status=1
+if [ -z "${IDEM_MANAGED:-}" ]; then
+    for test in axum options trips completer; do
+        timeout 400 cargo_tests --test "$test" || status=1
+    done
+    # Its debugging information is that of the rest, so that the compiled crates serve both.
+    PATH=$server_bin:$PATH CARGO_TERM_QUIET=true CARGO_PROFILE_DEV_DEBUG=false \
+        timeout 900 "$python" "$here/typed.py" "$IDEM_URI" "$(command -v cargo)" || {
+        echo 'not ok README.md'
+        status=1
+    }
+fi
 
 keys=200 kills=20
 if [ -n "${IDEM_LONG:-}" ]; then

@@ -1,11 +1,12 @@
-//! What serves the routes of clients/http_vectors.json, and POST /pay for clients/chaos: served DRIVER PORT URI [ROUTES]. With
-//! `unprotected` in the place of a driver nothing protects /pay: what bench/clients compares with.
+//! The application that clients/http_vectors.json and clients/chaos test: served DRIVER PORT URI [ROUTES]. It serves
+//! the routes of the file ROUTES, or else POST /pay for the chaos. With `unprotected` in place of a driver, /pay is not
+//! protected: bench/clients compares with that.
 
 mod common;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Json, Request, State};
-use axum::http::{StatusCode, header::CONTENT_TYPE};
+use axum::http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -22,10 +23,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-/// How often each case has called its handler.
+/// The number of calls of the handler in each case.
 static CALLS: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
 
-/// What a handler works on: its transaction, or with a lease connections of its own.
+/// The connection that a handler uses: that of its transaction or, with a lease, one of its own.
 enum Given<D: Driver> {
     Conn(Conn<D>),
     Outside(D),
@@ -55,6 +56,12 @@ async fn handle<D: Driver>(mut given: Given<D>, body: Bytes) -> Result<Response,
             given.execute(format!("INSERT INTO client_effect VALUES ('{run}', {amount})")).await?;
         } else if let Some(sql) = action["sql"].as_str() {
             given.execute(sql.into()).await?;
+        } else if let Some(sql) = action["caught"].as_str() {
+            given.execute(sql.into()).await.expect_err("the statement fails");
+        } else if let Some(error) = action["foreign"].as_str() {
+            D::foreign(error).await?;
+        } else if let Some(time) = action["sleep"].as_f64() {
+            tokio::time::sleep(Duration::from_secs_f64(time)).await;
         } else if let Some(status) = action["raise"].as_u64() {
             return Err(Failure::answer((StatusCode::from_u16(status as u16)?, "refused")));
         } else if action.get("raise").is_some() {
@@ -69,7 +76,7 @@ async fn handle<D: Driver>(mut given: Given<D>, body: Bytes) -> Result<Response,
 fn respond(answer: &Value) -> Result<Response, BoxError> {
     let mut response = Response::builder().status(answer["status"].as_u64().ok_or("no status")? as u16);
     for (name, value) in answer["headers"].as_object().into_iter().flatten() {
-        response = response.header(name, value.as_str().ok_or("no text")?);
+        response = response.header(name, HeaderValue::from_bytes(&latin_1(value.as_str().ok_or("no text")?)?)?);
     }
     let body = if let Some(json) = answer.get("json") {
         response = response.header(CONTENT_TYPE, "application/json");
@@ -82,6 +89,10 @@ fn respond(answer: &Value) -> Result<Response, BoxError> {
         answer["text"].as_str().unwrap_or_default().into()
     };
     Ok(response.body(Body::from(body))?)
+}
+
+fn latin_1(text: &str) -> Result<Vec<u8>, std::char::TryFromCharError> {
+    text.chars().map(u8::try_from).collect()
 }
 
 fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
@@ -97,20 +108,27 @@ fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
     for (name, value) in route.as_object().expect("a route") {
         let seconds = || Duration::from_secs_f64(value.as_f64().expect("seconds"));
         let header = value.as_str().unwrap_or_default().to_owned();
-        idempotent = match &**name {
-            "required" => idempotent.optional(),
-            "strict" => idempotent.strict(),
-            "unprotectable" => idempotent.pass_unprotectable(),
-            "max_body" => idempotent.max_body(value.as_u64().expect("bytes") as usize),
-            "wait" => idempotent.wait(seconds()),
-            "lease" => idempotent.lease(seconds()),
-            "identity" => idempotent.identity(move |parts| {
-                let caller = parts.headers.get(&header).map(|value| value.to_str().unwrap_or_default());
-                caller.unwrap_or_default().to_owned()
-            }),
-            "path" | "session" | "answer" => idempotent,
-            _ => panic!("no option is known of the name {name}"),
-        };
+        idempotent =
+            match &**name {
+                "required" => idempotent.optional(),
+                "strict" => idempotent.strict(),
+                "unprotectable" => idempotent.pass_unprotectable(),
+                "max_body" => idempotent.max_body(value.as_u64().expect("bytes") as usize),
+                "wait" => idempotent.wait(seconds()),
+                "lease" => idempotent.lease(seconds()),
+                "handler_timeout" => idempotent.handler_timeout(seconds()),
+                "methods" => {
+                    idempotent.methods(value.as_array().into_iter().flatten().map(|method| {
+                        method.as_str().and_then(|method| method.parse::<Method>().ok()).expect("a method")
+                    }))
+                }
+                "identity" => idempotent.identity(move |parts| {
+                    let caller = parts.headers.get(&header).map(|value| value.to_str().unwrap_or_default());
+                    caller.unwrap_or_default().to_owned()
+                }),
+                "path" | "prefix" | "session" | "answer" => idempotent,
+                _ => panic!("no option is known of the name {name}"),
+            };
     }
     if route.get("answer").is_some() {
         return get(move |request: Request| idempotent.answer(request));
@@ -118,10 +136,10 @@ fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
     let methods = if route.get("lease").is_some() {
         let outside = pool.clone();
         let work = async move |_: Extension<Arc<Lease<D>>>, body: Bytes| handle(Given::Outside(outside), body).await;
-        post(work.clone()).patch(work.clone()).put(work)
+        post(work.clone()).patch(work.clone()).put(work.clone()).delete(work)
     } else {
         let work = async move |conn: Conn<D>, body: Bytes| handle(Given::Conn(conn), body).await;
-        post(work).patch(work).put(work)
+        post(work).patch(work).put(work).delete(work)
     };
     methods.layer(idempotent)
 }
@@ -145,7 +163,7 @@ async fn unprotected(State(pool): State<Pool>, Json(body): Json<Value>) -> Resul
     Ok(answer)
 }
 
-/// The layer before.
+/// The layer in front.
 async fn refuse(request: Request, next: Next) -> Response {
     match request.headers().get("x-refuse").and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok()) {
         Some(status) => (status, "refused").into_response(),
@@ -160,7 +178,9 @@ async fn start<D: Driver>(port: u16, uri: String, routes: Option<String>) -> Res
     if let Some(file) = routes {
         let file: Value = serde_json::from_slice(&std::fs::read(file)?)?;
         for one in file["routes"].as_array().ok_or("no routes")?.iter().filter(|one| one.get("needs").is_none()) {
-            app = app.route(one["path"].as_str().ok_or("no path")?, route(&pool, one));
+            let path = one["path"].as_str().ok_or("no path")?;
+            let path = if one["prefix"] == json!(true) { format!("{path}{{*rest}}") } else { path.into() };
+            app = app.route(&path, route(&pool, one));
         }
     } else {
         app = app.route("/pay", post(pay::<D>).layer(Idempotent::new(pool, "chaos")));

@@ -1,5 +1,5 @@
-//! Every case of clients/vectors.json, with each driver. IDEM_URI: a superuser's, of a database that has what the cases need
-//! (run.sh). A line for each case; fails if one does.
+//! Every case of clients/vectors.json, with each driver. IDEM_URI: a superuser's, of a database that has what the cases
+//! need (run.sh). A line for each case; fails if one does.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Application, Driver, Place, pid};
 use deadpool_postgres::Pool;
 use deadpool_postgres::tokio_postgres::{self, NoTls, SimpleQueryMessage, types::Type};
 use futures_util::future::{BoxFuture, FutureExt, join_all};
-use idempotence::{Answer, BoxError, Client, Conn, Error, Final, Lease, Request, Ticket, check};
+use idempotence::{Answer, BoxError, Cause, Client, Conn, Error, Final, Lease, Request, Ticket, check};
 use serde_json::{Map, Value, json};
 use sqlx::PgPool;
 use std::collections::HashMap;
@@ -113,6 +113,10 @@ impl<D: Driver> Case<D> {
             match &**name {
                 "effect" => D::execute(&mut conn, self.insert(value)).await?,
                 "sql" => D::execute(&mut conn, text(value)).await?,
+                "caught" => {
+                    D::execute(&mut conn, text(value)).await.expect_err("the statement fails");
+                }
+                "foreign" => D::foreign(&text(value)).await?,
                 "sleep" => sleep(Duration::from_secs_f64(value.as_f64().unwrap_or(0.0))).await,
                 "terminate" => {
                     let end = format!("SELECT pg_terminate_backend({}, 5000)", pid(&mut conn).await?);
@@ -287,10 +291,13 @@ fn word(error: &Error) -> String {
     match error {
         Error::InProgress { .. } => "in_progress".into(),
         Error::Interrupted { .. } => "interrupted".into(),
+        Error::Unrecorded { .. } => "unrecorded".into(),
+        Error::NoConnection => "connection".into(),
+        Error::Database { cause: Cause::Lost, .. } | Error::Work { cause: Some(Cause::Lost), .. } => {
+            "connection".into()
+        }
         _ if error.downcast_ref::<Application>().is_some() => "application".into(),
-        _ => error
-            .sqlstate()
-            .unwrap_or_else(|| if error.is_retryable() { "connection".into() } else { error.to_string() }),
+        _ => error.sqlstate().unwrap_or_else(|| error.to_string()),
     }
 }
 
@@ -365,7 +372,9 @@ async fn carry(mut client: UnixStream, mut server: UnixStream, cut: Arc<AtomicBo
             },
             count = server.read(&mut down) => match count? {
                 0 => return Ok(()),
-                count if asked && contains(&down[..count], b"SELECT 1\0") && !cut.swap(true, Ordering::Relaxed) => return Ok(()),
+                count if asked && contains(&down[..count], b"SELECT 1\0") && !cut.swap(true, Ordering::Relaxed) => {
+                    return Ok(());
+                }
                 count => client.write_all(&down[..count]).await?,
             },
         }

@@ -2,11 +2,11 @@
 
 #![allow(dead_code)] // each program uses a part
 
-use deadpool_postgres::tokio_postgres::{Config, NoTls};
+use deadpool_postgres::tokio_postgres::{self, Config, NoTls};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use idempotence::{Ask, BoxError, Conn, Database};
-use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::fmt;
 
 /// Where a pool connects to.
@@ -34,7 +34,7 @@ impl Place {
         config
     }
 
-    fn options(&self) -> PgConnectOptions {
+    pub fn options(&self) -> PgConnectOptions {
         let mut options: PgConnectOptions = self.uri.parse().expect("a URI");
         if let Some((host, port)) = &self.host {
             options = if host.starts_with('/') { options.socket(host) } else { self.on(host) }.port(*port);
@@ -44,7 +44,10 @@ impl Place {
     }
 
     fn on(&self, host: &str) -> PgConnectOptions {
-        PgConnectOptions::new_without_pgpass().host(host).username("postgres")
+        PgConnectOptions::new_without_pgpass()
+            .host(host)
+            .username("postgres")
+            .database(self.config().get_dbname().unwrap_or("postgres"))
     }
 }
 
@@ -55,6 +58,8 @@ pub trait Driver: Database {
     fn execute(conn: &mut Conn<Self>, sql: String) -> impl Future<Output = Result<(), BoxError>> + Send;
     /// The same on a connection of its own.
     fn outside(&self, sql: String) -> impl Future<Output = Result<(), BoxError>> + Send;
+    /// Raises an error of another connection: of a server that does not exist (`unreachable`), or with this SQLSTATE.
+    fn foreign(error: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
     /// In a transaction of the caller's, which is committed or rolled back.
     fn once(
         &self,
@@ -78,6 +83,19 @@ impl Driver for Pool {
 
     async fn outside(&self, sql: String) -> Result<(), BoxError> {
         Ok(self.get().await?.batch_execute(&sql).await?)
+    }
+
+    async fn foreign(error: &str) -> Result<(), BoxError> {
+        if error == "unreachable" {
+            drop(tokio_postgres::connect("host=127.0.0.1 port=1 user=postgres", NoTls).await?);
+        }
+        let config: Config = std::env::var("IDEM_URI")?.parse()?;
+        let (client, connection) = config.connect(NoTls).await?;
+        let connection = tokio::spawn(connection);
+        let raised = client.batch_execute(&raise(error)).await;
+        drop(client);
+        connection.await??;
+        Ok(raised?)
     }
 
     async fn once(&self, session: &str, keys: &[String], commit: bool) -> Result<Vec<usize>, BoxError> {
@@ -110,6 +128,17 @@ impl Driver for PgPool {
         Ok(())
     }
 
+    async fn foreign(error: &str) -> Result<(), BoxError> {
+        if error == "unreachable" {
+            PgConnection::connect("postgres://postgres@127.0.0.1:1/postgres").await?;
+        }
+        let mut connection = PgConnection::connect(&std::env::var("IDEM_URI")?).await?;
+        let raised = sqlx::raw_sql(AssertSqlSafe(raise(error))).execute(&mut connection).await;
+        connection.close().await?;
+        raised?;
+        Ok(())
+    }
+
     async fn once(&self, session: &str, keys: &[String], commit: bool) -> Result<Vec<usize>, BoxError> {
         let mut transaction = self.begin().await?;
         let new = idempotence::once(&mut transaction, session, keys).await?;
@@ -120,6 +149,10 @@ impl Driver for PgPool {
         }
         Ok(new)
     }
+}
+
+fn raise(sqlstate: &str) -> String {
+    format!("DO $$ BEGIN RAISE EXCEPTION 'of another connection' USING ERRCODE = '{sqlstate}'; END $$")
 }
 
 pub async fn pid(conn: &mut impl Ask) -> Result<String, BoxError> {
