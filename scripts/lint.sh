@@ -45,7 +45,7 @@ for version in "${versions[@]}"; do
         cargo doc "${extension[@]}" --no-deps --document-private-items
 done
 check 'script of CREATE EXTENSION' scripts/schema.sh --check "$pg_config"
-check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh clients/tests/*.sh clients/*/tests/*.sh monitoring/check_idempotence .ci/run
+check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh clients/tests/*.sh clients/*/tests/*.sh clients/roundtrips/*.sh monitoring/check_idempotence .ci/run
 check 'SQL qualified' scripts/check_sql.py
 check 'golden tests complete' scripts/check_tests.sh
 check 'pages short and true' scripts/check_docs.sh

@@ -253,6 +253,7 @@ clients() {
 python_and_rust() {
     client python python/
     client rust rust/
+    [ -n "$with" ] || client 'round trips' roundtrips/
 }
 
 node_java_and_go() {

@@ -57,8 +57,8 @@ check() {
     fi
 }
 check types mypy --cache-dir "$root/target/clients/mypy"
-check rules ruff check --no-cache . ../chaos
-check format ruff format --no-cache --check . ../chaos
+check rules ruff check --no-cache . ../chaos ../roundtrips
+check format ruff format --no-cache --check . ../chaos ../roundtrips
 pytest test_traps.py test_django_traps.py test_commit.py
 # What the README installs: in the long form by itself, from nothing.
 typed=$python
