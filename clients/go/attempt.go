@@ -38,10 +38,7 @@ func (f failure) Error() string { return f.cause.Error() }
 // pgx close the connection. It is recorded in a new transaction, and the work is not called again.
 type unrecorded struct{ Final }
 
-var (
-	errAborted = errors.New("a statement of the transaction failed and the error was ignored: nothing is kept")
-	errClosed  = errors.New("a statement's context ended, which closed the connection: nothing is kept")
-)
+var errClosed = errors.New("a statement's context ended, which closed the connection: nothing is kept")
 
 // run attempts a request until it has an answer.
 func (r *Requests) run(
@@ -70,18 +67,24 @@ func (r *Requests) attempt(ctx context.Context, deadline time.Time, q request, w
 		return answer, err
 	}
 	c := newConnection(ctx, conn)
-	replayed := false
+	background := false
 	defer func() {
-		if replayed {
-			// The claim is already released, so the caller need not wait for ROLLBACK: a replay takes one round trip.
-			go c.close()
-		} else {
+		if !background {
 			c.close()
 		}
 	}()
 	answer, err = r.begin(c, q, payload)
-	if replayed = answer.Replayed; err != nil || replayed {
+	switch {
+	case err != nil:
 		return answer, err
+	case answer.Replayed && answer.Status == "succeeded":
+		// Nothing was written, so the caller need not wait for the end: the replay takes one round trip.
+		background = true
+		go c.commitRead()
+		return answer, nil
+	case answer.Replayed:
+		// The begin itself may have recorded that the request has failed, after max_attempts.
+		return answer, c.commit()
 	}
 	value, err := work(ctx, c.tx())
 	if err := c.end(ctx); err != nil {
@@ -138,10 +141,7 @@ func (r *Requests) record(c *connection, q request, value any, refused bool) (an
 		failed, answer.Status = "true", "failed"
 	}
 	var commands []command
-	if c.aborted() {
-		if !refused {
-			return Answer{}, failure{errAborted}
-		}
+	if c.aborted() && refused {
 		// The work has handled the error and refuses the request: the refusal is recorded, without effects.
 		commands = append(commands, command{undo, nil})
 	}
@@ -176,10 +176,11 @@ func (r *Requests) unprotected(ctx context.Context, work Work) error {
 		return nil
 	case c.cancelled:
 		return failure{errClosed}
-	case c.aborted():
-		return failure{errAborted}
 	}
-	return c.commit()
+	if err := c.commit(); err != nil {
+		return failure{plain(err)} // without a key a retry might repeat the effects
+	}
+	return nil
 }
 
 // commit sends the commands and COMMIT. It succeeds only if COMMIT's own reply says so.
@@ -192,6 +193,15 @@ func (c *connection) commit(commands ...command) error {
 		return failure{fmt.Errorf("the server answered COMMIT with %s: nothing is kept", tag)}
 	}
 	return nil
+}
+
+// commitRead ends a transaction that has only read, after the caller has its answer.
+func (c *connection) commitRead() {
+	defer c.close()
+	ctx, cancel := context.WithTimeout(context.Background(), release)
+	defer cancel()
+	c.ctx = ctx
+	_ = c.commit()
 }
 
 // acquire takes a connection from the pool.

@@ -9,7 +9,7 @@ import (
 )
 
 // fault is the query for what prevents every request. It returns the same sentences as the clients for other languages,
-// or '' if nothing does.
+// or ” if nothing does.
 const fault = `SELECT coalesce((
   SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
                 || quote_literal(quote_ident(current_user)) || ') as ' || owner

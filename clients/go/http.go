@@ -89,9 +89,7 @@ func (k Key) Protect(handler http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{Key: k, handler: handler, w: w, r: r}
-		if answer := c.serve(); answer != nil {
-			answer.send(w)
-		}
+		c.serve().send(w)
 	})
 }
 
@@ -121,7 +119,7 @@ type call struct {
 	body    []byte // nil: it is not protected, and the handler reads it from the network
 }
 
-// serve returns the answer after COMMIT, or nil if the caller is gone.
+// serve returns the answer after COMMIT.
 func (c *call) serve() *reply {
 	sent := c.r.Header.Values("Idempotency-Key")
 	if !c.protects(c.r.Method) || (len(sent) == 0 && c.Optional) {
@@ -193,13 +191,11 @@ func (c *call) answer(answer *reply, err error) *reply {
 	case ofHandler && errors.Is(own.cause, errTimeout):
 		log.Print(errTimeout)
 		return handlerTimeout()
-	case c.r.Context().Err() != nil:
-		return nil
 	case errors.As(err, &InProgress{}):
 		return inProgress()
 	case errors.As(err, &Interrupted{}):
 		return interrupted()
-	case errors.As(err, &passing{}):
+	case errors.As(err, &passing{}) || c.r.Context().Err() != nil:
 		return unavailable()
 	case state(err) == "ID001":
 		return keyReused()
@@ -241,6 +237,10 @@ func (c *call) handle(ctx context.Context, tx pgx.Tx) (*reply, error) {
 	case panicked := <-done:
 		if panicked != nil {
 			panic(panicked)
+		}
+		if limited.Err() == context.DeadlineExceeded {
+			connection.kill()
+			return nil, errTimeout
 		}
 	case <-timer.C:
 		connection.kill()

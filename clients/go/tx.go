@@ -72,8 +72,10 @@ func (t *transaction) BeginFunc(ctx context.Context, f func(pgx.Tx) error) (err 
 	return inner.Commit(ctx)
 }
 
-func (t *transaction) Commit(ctx context.Context) error   { return t.finish(ctx, "RELEASE SAVEPOINT ") }
-func (t *transaction) Rollback(ctx context.Context) error { return t.finish(ctx, "ROLLBACK TO SAVEPOINT ") }
+func (t *transaction) Commit(ctx context.Context) error { return t.finish(ctx, "RELEASE SAVEPOINT ") }
+func (t *transaction) Rollback(ctx context.Context) error {
+	return t.finish(ctx, "ROLLBACK TO SAVEPOINT ")
+}
 
 func (t *transaction) finish(ctx context.Context, how string) error {
 	return t.use(ctx, func(conn *pgx.Conn) error {

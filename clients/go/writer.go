@@ -10,6 +10,7 @@ import (
 
 var (
 	errWriterClosed = errors.New("idempotence: the handler has returned or has exceeded its time")
+	errExited       = errors.New("idempotence: the goroutine of the handler has exited without an answer")
 	errStream       = errors.New("idempotence: a protected route cannot stream: the answer is sent after COMMIT")
 )
 
@@ -67,6 +68,8 @@ func (w *writer) Write(part []byte) (int, error) {
 		return 0, errWriterClosed
 	case w.err == errStream:
 		return 0, w.err
+	case len(part) == 0:
+		return 0, nil
 	case w.answer.status == http.StatusNoContent || w.answer.status == http.StatusNotModified:
 		return 0, http.ErrBodyNotAllowed
 	}
@@ -105,6 +108,9 @@ func (w *writer) finish() (*reply, error) {
 		return nil, w.err
 	}
 	answer := w.answer
+	if answer == nil {
+		return nil, errExited
+	}
 	if answer.header == nil {
 		answer.header = http.Header{}
 	}

@@ -116,22 +116,21 @@ def test_calls(case, calls):
             assert helpers.effects(run) == case["effects"]
 
 
-def test_what_is_not_protected_is_a_transaction_still(port):
-    """No begin is there to refuse the COMMIT of what has failed."""
+def test_an_unprotected_method_runs_in_a_transaction(port):
+    """There is no begin that could refuse the COMMIT of a failure."""
     for failure in [{"raise": "application"}, {"respond": {"status": 500}}]:
         run, case = servers.begin({"steps": [{
-            "request": "PUT", "path": "/plain", "headers": {}, "expect": {"status": 500},
+            "request": "PUT", "path": "/posting", "headers": {}, "expect": {"status": 500},
             "json": {"run": "{run}", "work": [[{"effect": 5}, failure]]},
         }], "effects": 0})
         with contextlib.closing(servers.Helpers()) as helpers:
             http_vectors.perform(port, case, run, helpers)
 
 
-def test_what_is_not_protected_is_read_whole(port):
-    """The limit is for what is protected."""
-    actions = [{"effect": 5}, {"pad": "x" * 400}, {"respond": {"status": 201}}]
+def test_the_body_limit_does_not_apply_to_unprotected_methods(port):
+    actions = [{"effect": 5}, {"pad": "x" * (1 << 20)}, {"respond": {"status": 201}}]
     run, case = servers.begin({"steps": [{
-        "request": "PUT", "path": "/small", "headers": {"Idempotency-Key": "{run}"}, "expect": {"status": 201},
+        "request": "PUT", "path": "/posting", "headers": {"Idempotency-Key": "{run}"}, "expect": {"status": 201},
         "json": {"run": "{run}", "work": [actions]},
     }], "effects": 1})
     with contextlib.closing(servers.Helpers()) as helpers:

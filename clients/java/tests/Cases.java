@@ -1,0 +1,5 @@
+final class Cases {
+    private Cases() {}
+
+    static void serve(int port) {}
+}
