@@ -86,18 +86,30 @@ func (r *Requests) attempt(ctx context.Context, deadline time.Time, q request, w
 		// The begin itself may have recorded that the request has failed, after max_attempts.
 		return answer, c.commit()
 	}
-	value, err := work(ctx, c.tx())
-	if err := c.end(ctx); err != nil {
-		return answer, failure{err}
-	}
-	var final Final
-	refused := errors.As(err, &final)
-	if refused {
-		value = final.Response
-	} else if err != nil {
-		return answer, c.judged(err)
+	value, refused, err := c.do(work)
+	if err != nil {
+		return answer, err
 	}
 	return r.record(c, q, value, refused)
+}
+
+// do calls the work and takes the connection away from it. It returns the response and whether the request has failed for
+// good.
+func (c *connection) do(work Work) (response any, refused bool, err error) {
+	response, err = work(c.ctx, c.tx())
+	if c.killed.Load() {
+		return nil, false, failure{err}
+	}
+	if err := c.end(c.ctx); err != nil {
+		return nil, false, failure{err}
+	}
+	var final Final
+	if errors.As(err, &final) {
+		return final.Response, true, nil
+	} else if err != nil {
+		return nil, false, c.judged(err)
+	}
+	return response, false, nil
 }
 
 // begin opens the transaction. Without an error and a replay, the caller has the claim.
@@ -164,21 +176,17 @@ func (r *Requests) unprotected(ctx context.Context, work Work) error {
 	if _, err := c.pipeline(command{"BEGIN", nil}); err != nil {
 		return err
 	}
-	_, err = work(ctx, c.tx())
-	if err := c.end(ctx); err != nil {
-		return failure{err}
-	}
-	var final Final
-	switch refused := errors.As(err, &final); {
-	case err != nil && !refused:
-		return failure{err}
+	_, refused, err := c.do(work)
+	switch {
+	case err != nil:
+		return failure{plain(err)} // without a key a retry might repeat the effects
 	case refused && (c.cancelled || c.aborted()):
-		return nil
+		return nil // the work has handled the error; its effects are rolled back
 	case c.cancelled:
 		return failure{errClosed}
 	}
 	if err := c.commit(); err != nil {
-		return failure{plain(err)} // without a key a retry might repeat the effects
+		return failure{plain(err)}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type connection struct {
 
 	using      chan struct{} // holds an element while a call uses the connection
 	ended      atomic.Bool
+	killed     atomic.Bool
 	open       closer // the last result, which the work may not have read to its end
 	savepoints int
 
@@ -101,6 +102,7 @@ func (c *connection) end(ctx context.Context) error {
 
 // kill ends the transaction while a goroutine of the work may still use it. Its statement fails.
 func (c *connection) kill() {
+	c.killed.Store(true)
 	c.ended.Store(true)
 	_ = c.conn.PgConn().Conn().Close()
 }

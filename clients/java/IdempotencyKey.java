@@ -183,6 +183,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         /** Calls the handler within its time limit. Returns what is recorded. */
         private String work(Transaction transaction, Connection connection) throws Exception {
             var limit = new TimeLimit(handlerTimeout, () -> {
+                LOG.log(System.Logger.Level.ERROR, "the handler of {0} {1} has exceeded its time limit of {2}: its"
+                        + " connection is closed", request.method, request.path, handlerTimeout);
                 transaction.kill();
                 onTimeout.run();
             });
@@ -206,8 +208,6 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         /** The answer to an error. Throws the errors of the handler and mistakes. */
         private Reply answer(Exception error, boolean keyed) throws Exception {
             if (exceeded) {
-                LOG.log(System.Logger.Level.ERROR, "the handler of {0} {1} has exceeded its time limit of {2}: its"
-                        + " connection is closed", request.method, request.path, handlerTimeout);
                 return Problem.HANDLER_TIMEOUT.reply();
             } else if (error instanceof Transaction.WorkFailed failed) {
                 if (failed.getCause() instanceof NotFinal answered) {

@@ -125,11 +125,11 @@ final class Transaction implements AutoCloseable {
         return result;
     }
 
-    /** Closes the connection from another thread. A statement that is running fails. */
+    /** Closes the connection from another thread, so that its pool can replace it. A statement that is running fails. */
     void kill() {
         killed = true;
         handle.refuse();
-        try {
+        try (connection) {
             connection.abort(Runnable::run);
         } catch (SQLException broken) {
             return; // it is closed already
@@ -147,19 +147,19 @@ final class Transaction implements AutoCloseable {
     /** Gives the connection back. Rolls back what is not committed. An error here says nothing about the request. */
     @Override
     public void close() {
-        boolean ended = handle.end(RELEASE);
+        if (killed || !handle.end(RELEASE)) {
+            kill();
+            return;
+        }
         try (connection) {
             try {
-                if (!ended || killed || handle.shared()) {
-                    // The work may still use the driver's connection, so no other request may get it.
-                    if (!committed && ended && !killed) {
-                        connection.rollback();
-                    }
-                    connection.abort(Runnable::run);
-                    return;
-                }
                 if (!committed) {
                     connection.rollback();
+                }
+                if (handle.shared()) {
+                    // The work may still use the driver's connection, so no other request may get it.
+                    connection.abort(Runnable::run);
+                    return;
                 }
                 connection.setAutoCommit(true);
             } catch (SQLException broken) {

@@ -43,8 +43,9 @@ POOLS = {
 
 
 @contextlib.contextmanager
-def agent(name, *arguments, **options):
-    environment = {**os.environ, "IDEM_OWNER": address(), "IDEM_ROUTES": json.dumps(http_vectors.FILE["routes"])}
+def agent(name, *arguments, environment=None, **options):
+    routes = json.dumps(http_vectors.FILE["routes"])
+    environment = {**os.environ, "IDEM_OWNER": address(), "IDEM_ROUTES": routes, **(environment or {})}
     process = subprocess.Popen([*AGENTS[name], *arguments], env=environment, text=True, **options)
     try:
         yield process
