@@ -276,7 +276,7 @@ def test_headers_of_layers_in_front_are_kept(go, run):
 def test_a_timeout_handler_calls_once(go, run, where):
     answer = go.send(f"/timeout-{where}", run)
     assert (answer.status, answer.body) == (503, "too slow")
-    go.eventually(run, "timeout: ")
+    go.eventually(run, "statement: ")
     time.sleep(0.3)
     assert (effects(run), recorded(run), go.calls(run)) == (0, "unknown", 1)
 

@@ -320,7 +320,7 @@ func goCases(mux *http.ServeMux, route func(string, handler), guard idempotence.
 		note(run, "call")
 		_ = effect(r.Context(), idempotence.Tx(r.Context()), run)
 		_, err := idempotence.Tx(r.Context()).Exec(r.Context(), "SELECT pg_sleep(2)")
-		note(run, "%v", err)
+		note(run, "statement: %v", err)
 	})
 	mux.Handle("/timeout-inside", guard.Protect(http.TimeoutHandler(slow, 200*time.Millisecond, "too slow")))
 	mux.Handle("/timeout-outside", http.TimeoutHandler(guard.Protect(slow), 200*time.Millisecond, "too slow"))
