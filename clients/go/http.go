@@ -21,8 +21,7 @@ import (
 //
 // The handler works on idempotence.Tx(r.Context()), and its answer is sent after COMMIT has returned. The answer is
 // therefore kept in memory and cannot be streamed: the ResponseWriter is neither a Flusher nor a Hijacker. The recorded
-// answers are those of the clients for other languages. Leases, waiting for a lock holder and a GET on the key are not
-// available.
+// answers are those of the clients for other languages. Leases are not available.
 type Key struct {
 	Requests *Requests
 	Optional bool  // a request without a key runs in a transaction and is not protected
@@ -34,6 +33,9 @@ type Key struct {
 	// Caller returns the id of the principal that a layer in front has authenticated. Each caller has its own keys. An
 	// empty id is a programming error and is answered with 500. nil: all callers share their keys.
 	Caller func(*http.Request) string
+	// Wait is how long a duplicate waits for the lock holder, without occupying a connection. By default it is answered
+	// with 409 at once.
+	Wait time.Duration
 	// HandlerTimeout limits the handler, by default to 60 s. After that the answer is 503 and nothing is kept.
 	HandlerTimeout time.Duration
 }
@@ -71,16 +73,10 @@ func (notFinal) Error() string { return "the answer is not final" }
 
 // Protect returns a handler that executes every request once. It panics if the guard cannot work.
 func (k Key) Protect(handler http.Handler) http.Handler {
-	switch {
-	case handler == nil:
+	if handler == nil {
 		panic("idempotence: Protect needs a handler")
-	case k.Requests == nil || k.Requests.Pool == nil:
-		panic("idempotence: Key needs Requests with a pool: idempotence.New(pool, session)")
-	case k.Requests.Session == "":
-		panic("idempotence: Key needs Requests with a session: idempotence.New(pool, session)")
-	case k.MaxBody < 0 || k.HandlerTimeout < 0:
-		panic("idempotence: MaxBody and HandlerTimeout must not be negative")
 	}
+	k.check()
 	if k.MaxBody == 0 {
 		k.MaxBody = 1 << 20
 	}
@@ -91,6 +87,18 @@ func (k Key) Protect(handler http.Handler) http.Handler {
 		c := &call{Key: k, handler: handler, w: w, r: r}
 		c.serve().send(w)
 	})
+}
+
+// check panics if the guard cannot work.
+func (k Key) check() {
+	switch {
+	case k.Requests == nil || k.Requests.Pool == nil:
+		panic("idempotence: Key needs Requests with a pool: idempotence.New(pool, session)")
+	case k.Requests.Session == "":
+		panic("idempotence: Key needs Requests with a session: idempotence.New(pool, session)")
+	case k.MaxBody < 0 || k.HandlerTimeout < 0 || k.Wait < 0:
+		panic("idempotence: MaxBody, HandlerTimeout and Wait must not be negative")
+	}
 }
 
 // protects reports whether requests with this method need a key.
@@ -125,16 +133,9 @@ func (c *call) serve() *reply {
 	if !c.protects(c.r.Method) || (len(sent) == 0 && c.Optional) {
 		return c.free()
 	}
-	if len(sent) == 0 {
-		return keyMissing()
-	}
-	key := parsed(sent, c.Strict)
-	if key == "" {
-		return keyMalformed()
-	}
-	name, err := c.name(key)
-	if err != nil {
-		return failed(err)
+	name, refused := c.name(c.r)
+	if refused != nil {
+		return refused
 	}
 	body, refused := readBody(c.r, c.MaxBody)
 	if refused != nil {
@@ -157,8 +158,8 @@ func (c *call) free() *reply {
 	return c.answer(answer, err)
 }
 
-// once executes or replays the request. A duplicate does not wait for the lock holder, because it would occupy a
-// connection meanwhile.
+// once executes or replays the request. A duplicate does not wait in the database, because it would occupy a connection
+// meanwhile.
 func (c *call) once(name string) *reply {
 	path, query := target(c.r)
 	payload := map[string]string{"method": c.r.Method, "path": path, "query": query, "body": digest(c.body)}
@@ -172,7 +173,7 @@ func (c *call) once(name string) *reply {
 		}
 		return nil, err
 	}
-	done, err := c.Requests.run(c.r.Context(), request{key: name, payload: payload}, 0, work)
+	done, err := c.Requests.run(c.r.Context(), request{key: name, payload: payload}, c.Wait, work)
 	if err == nil && done.Replayed {
 		return replayed(done)
 	}
@@ -267,14 +268,23 @@ func (h handlersError) As(target any) bool {
 	return !isFinal && errors.As(h.error, target)
 }
 
-func (c *call) name(key string) (string, error) {
-	if c.Caller == nil {
+// name returns the request's key in the session, or a problem.
+func (k Key) name(r *http.Request) (string, *reply) {
+	sent := r.Header.Values("Idempotency-Key")
+	if len(sent) == 0 {
+		return "", keyMissing()
+	}
+	key := parsed(sent, k.Strict)
+	if key == "" {
+		return "", keyMalformed()
+	}
+	if k.Caller == nil {
 		return named("", key), nil
 	}
-	caller := c.Caller(c.r)
+	caller := k.Caller(r)
 	if caller == "" {
-		return "", fmt.Errorf("%s %s: Caller returned an empty id: authenticate in front of the adapter; Caller must"+
-			" return the principal's id", c.r.Method, c.r.URL.Path)
+		return "", failed(fmt.Errorf("%s %s: Caller returned an empty id: authenticate in front of the adapter; Caller"+
+			" must return the principal's id", r.Method, r.URL.Path))
 	}
 	return named(caller, key), nil
 }

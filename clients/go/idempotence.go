@@ -95,16 +95,22 @@ func (r *Requests) Run(ctx context.Context, key, payload any, work Work) (Answer
 // Lookup returns the state of a request and begins nothing. It waits up to `wait` for a lock holder; a negative wait
 // stands for the setting idempotence.wait.
 func (r *Requests) Lookup(ctx context.Context, key any, wait time.Duration) (answer Answer, err error) {
-	sql := "SELECT status, response::text FROM idem_lookup($1::text, $2::text, wait => $3::text::interval)"
 	err = r.retried(ctx, 0, func(deadline time.Time) error {
-		return r.query(ctx, deadline, func(row pgx.Row) error {
-			var response *string
-			err := row.Scan(&answer.Status, &response)
-			answer.Response = decoded(response)
-			return err
-		}, sql, r.Session, text(key), seconds(wait, wait >= 0))
+		answer, err = r.lookup(ctx, deadline, key, seconds(wait, wait >= 0))
+		return err
 	})
 	return answer, plain(err)
+}
+
+func (r *Requests) lookup(ctx context.Context, deadline time.Time, key any, wait *string) (answer Answer, err error) {
+	sql := "SELECT status, response::text FROM idem_lookup($1::text, $2::text, wait => $3::text::interval)"
+	err = r.query(ctx, deadline, func(row pgx.Row) error {
+		var response *string
+		err := row.Scan(&answer.Status, &response)
+		answer.Response = decoded(response)
+		return err
+	}, sql, r.Session, text(key), wait)
+	return
 }
 
 // Once returns the indexes of those keys that an inbox sees for the first time, in the caller's transaction. Process

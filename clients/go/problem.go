@@ -65,6 +65,10 @@ func cancelled() *reply {
 		"The request with this key was cancelled and never takes effect.")
 }
 
+func unknown() *reply {
+	return problem("unknown", 404, "The key is not known", "No request with this key has been recorded or is in progress.")
+}
+
 func bodyTooLarge(most int64) *reply {
 	return problem("body-too-large", 413, "The body is too large",
 		fmt.Sprintf("The body exceeds the limit of %d bytes.", most))

@@ -109,8 +109,12 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
 
     /** The state of a request. Begins nothing. Waits for a lock holder; null: as long as the setting idempotence.wait. */
     public Answer lookup(Object key, Duration wait) throws Exception {
+        return plain(() -> retried(Duration.ZERO, () -> lookedUp(key, wait)));
+    }
+
+    Answer lookedUp(Object key, Duration wait) throws Exception {
         String sql = "SELECT status, response::text FROM idem_lookup(?, ?, wait => CAST(? AS interval))";
-        Object[] row = plain(() -> retried(Duration.ZERO, () -> queried(sql, session, key, interval(wait)))).get(0);
+        Object[] row = queried(sql, session, key, interval(wait)).get(0);
         return new Answer((String) row[0], (String) row[1], false);
     }
 

@@ -8,8 +8,7 @@
 //     }));
 //
 // The handler works on the connection of the transaction, and its reply is sent after COMMIT has returned. The recorded
-// answers are those of the clients for other languages. Leases, waiting for a lock holder and a GET on the key are not
-// available.
+// answers are those of the clients for other languages. Leases are not available.
 
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
@@ -21,12 +20,14 @@ import java.security.NoSuchAlgorithmException;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Function;
 import java.util.regex.Matcher;
@@ -43,10 +44,12 @@ import static java.nio.charset.StandardCharsets.UTF_8;
  * @param maxBody the largest body in bytes; larger ones are refused with 413
  * @param methods the protected methods in any case; null: all except GET, HEAD, OPTIONS and TRACE. Requests with other
  *     methods run in a transaction and are not protected
+ * @param waits how long a duplicate waits for the lock holder, without occupying a connection. Zero: it is answered with 409
+ *     at once
  * @param handlerTimeout limits the handler. After that the answer is 503 and nothing is kept
  */
 public record IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody, Set<String> methods,
-        Duration handlerTimeout) {
+        Duration waits, Duration handlerTimeout) {
     private static final Set<String> SAFE_METHODS = Set.of("GET", "HEAD", "OPTIONS", "TRACE");
     // A string of RFC 8941 with parameters behind it, or the key without quotation marks.
     private static final Pattern QUOTED = Pattern.compile(
@@ -62,13 +65,16 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         if (maxBody <= 0 || handlerTimeout == null || handlerTimeout.isNegative() || handlerTimeout.isZero()) {
             throw new IllegalArgumentException("maxBody and handlerTimeout must be positive");
         }
+        if (waits == null || waits.isNegative()) {
+            throw new IllegalArgumentException("waits must be zero or positive");
+        }
         if (methods != null) {
             methods = Set.copyOf(methods.stream().map(method -> method.toUpperCase(Locale.ROOT)).toList());
         }
     }
 
     public IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody) {
-        this(requests, required, strict, maxBody, null, Duration.ofSeconds(60));
+        this(requests, required, strict, maxBody, null, Duration.ZERO, Duration.ofSeconds(60));
     }
 
     public IdempotencyKey(Idempotence requests) {
@@ -131,11 +137,49 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             return (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
         } else if (request.body.length > maxBody) {
             return Problem.BODY_TOO_LARGE.reply(maxBody);
-        } else if (request.caller != null && request.caller.isEmpty()) {
-            throw new IllegalStateException("the caller's id is empty: authenticate in front of the adapter; the function"
-                    + " must return the principal's id");
         }
         return execution.once(name(request.caller, key));
+    }
+
+    /**
+     * For a GET on any server: the recorded answer of the request with this key. It executes nothing. While a lock holder
+     * is executing the request, it waits up to `waits`.
+     *
+     * @param keys the values of the header Idempotency-Key
+     * @param caller as in {@link Request}
+     */
+    public Reply lookUp(List<String> keys, String caller) throws Exception {
+        boolean none = keys == null || keys.isEmpty();
+        String key = none ? null : key(keys);
+        Reply reply = key != null ? lookUp(name(caller, key))
+                : (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
+        // A cache does not know that the answer depends on the key and changes with time.
+        Map<String, List<String>> headers = new HashMap<>(reply.headers);
+        headers.put("Cache-Control", List.of("no-store"));
+        headers.put("Vary", List.of("Idempotency-Key"));
+        return new Reply(reply.status, headers, reply.body);
+    }
+
+    private Reply lookUp(String name) throws Exception {
+        try {
+            Idempotence.Answer found = requests.retried(waits, () -> {
+                Idempotence.Answer now = requests.lookedUp(name, Duration.ZERO);
+                if (now.status().equals("in_progress")) {
+                    throw new Idempotence.InProgress(name, null);
+                }
+                return now;
+            });
+            return switch (found.status()) {
+                case "succeeded", "failed", "cancelled" -> RecordedReply.replay(found);
+                case "suspended" -> Problem.INTERRUPTED.reply();
+                case "not_here" -> Problem.UNAVAILABLE.reply();
+                default -> Problem.UNKNOWN.reply();
+            };
+        } catch (Idempotence.InProgress busy) {
+            return Problem.IN_PROGRESS.reply();
+        } catch (Transaction.Passing lost) {
+            return Problem.UNAVAILABLE.reply();
+        }
     }
 
     private boolean isProtected(String method) {
@@ -166,13 +210,13 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             }
         }
 
-        /** A duplicate does not wait for the lock holder, because it would occupy a connection meanwhile. */
+        /** A duplicate does not wait in the database, because it would occupy a connection meanwhile. */
         Reply once(String name) throws Exception {
             String payload = "{\"method\": %s, \"path\": %s, \"query\": %s, \"body\": \"%s\"}".formatted(
                     Json.quote(request.method), Json.quote(request.path),
                     Json.quote(Objects.requireNonNullElse(request.query, "")), digest(request.body));
             try {
-                Idempotence.Answer answer = requests.retried(Duration.ZERO,
+                Idempotence.Answer answer = requests.retried(waits,
                         () -> requests.attempt(name, payload, Duration.ZERO, this::work));
                 return answer.replayed() ? RecordedReply.replay(answer) : reply;
             } catch (Exception error) {
@@ -237,24 +281,36 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         Objects.requireNonNull(handler, "http needs a handler");
         return exchange -> {
             var sent = new AtomicBoolean();
-            try (exchange) {
-                Reply reply;
-                try {
-                    reply = received(exchange, caller, handler, () -> {
-                        // The handler may never return.
-                        if (sent.compareAndSet(false, true)) {
-                            answer(exchange, Problem.HANDLER_TIMEOUT.reply());
-                        }
-                    });
-                } catch (Exception | Error error) {
-                    LOG.log(System.Logger.Level.ERROR, "not answered", error);
-                    reply = new Reply(500, Map.of(), null);
-                }
+            Runnable onTimeout = () -> {
+                // The handler may never return.
                 if (sent.compareAndSet(false, true)) {
-                    answer(exchange, reply);
+                    send(exchange, Problem.HANDLER_TIMEOUT.reply());
                 }
+            };
+            Reply reply = replied(() -> received(exchange, caller, handler, onTimeout));
+            if (sent.compareAndSet(false, true)) {
+                send(exchange, reply);
             }
         };
+    }
+
+    /** For a GET on the server of the JDK. caller must be that of the protected route. */
+    public HttpHandler answer(Function<HttpExchange, String> caller) {
+        return exchange -> send(exchange, replied(
+                () -> lookUp(exchange.getRequestHeaders().get("Idempotency-Key"), id(exchange, caller))));
+    }
+
+    private static Reply replied(Callable<Reply> call) {
+        try {
+            return call.call();
+        } catch (Exception | Error error) {
+            LOG.log(System.Logger.Level.ERROR, "not answered", error);
+            return new Reply(500, Map.of(), null);
+        }
+    }
+
+    private static String id(HttpExchange exchange, Function<HttpExchange, String> caller) {
+        return caller == null ? null : Objects.requireNonNullElse(caller.apply(exchange), "");
     }
 
     private Reply received(HttpExchange exchange, Function<HttpExchange, String> caller, Handler handler,
@@ -274,17 +330,14 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         if (announced != null && body.length < Math.min(Long.parseLong(announced.trim()), maxBody + 1L)) {
             return Problem.BODY_INCOMPLETE.reply();
         }
-        String id = null;
-        if (caller != null && limited) {
-            id = Objects.requireNonNullElse(caller.apply(exchange), "");
-        }
+        String id = limited ? id(exchange, caller) : null;
         String[] target = exchange.getRequestURI().toString().split("\\?", 2);
         // A proxy sends the absolute form, http://host/path.
         String path = target[0].replaceFirst("^[a-zA-Z][a-zA-Z0-9+.-]*://[^/]*", "");
         return serve(new Request(method, path, target.length < 2 ? null : target[1], keys, id, body), handler, onTimeout);
     }
 
-    private static void answer(HttpExchange exchange, Reply reply) {
+    private static void send(HttpExchange exchange, Reply reply) {
         try {
             exchange.getResponseHeaders().putAll(checked(reply.status, reply.headers));
             boolean hasBody = reply.body.length > 0 && !exchange.getRequestMethod().equalsIgnoreCase("HEAD");
@@ -329,6 +382,10 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
 
     /** The caller, a colon, the key. No caller can produce the name of another caller's request. */
     private static String name(String caller, String key) {
+        if (caller != null && caller.isEmpty()) {
+            throw new IllegalStateException("the caller's id is empty: authenticate in front of the adapter; the function"
+                    + " must return the principal's id");
+        }
         String who = Objects.requireNonNullElse(caller, "");
         String escaped = URLEncoder.encode(who, UTF_8).replace("+", "%20").replace("*", "%2A").replace("%40", "@");
         String prefix = escaped.length() > 100 ? "~" + digest(who.getBytes(UTF_8)) : escaped;

@@ -20,6 +20,7 @@ enum Problem {
             "The request with this key was recorded by a program that is not an HTTP adapter."),
     CANCELLED("cancelled", 410, "The request was cancelled",
             "The request with this key was cancelled and never takes effect."),
+    UNKNOWN("unknown", 404, "The key is not known", "No request with this key has been recorded or is in progress."),
     BODY_TOO_LARGE("body-too-large", 413, "The body is too large", "The body exceeds the limit of %s bytes."),
     BODY_INCOMPLETE("body-incomplete", 400, "The body is incomplete",
             "The body ended before its announced length. Nothing was executed. Send the request again."),

@@ -14,14 +14,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 CALLS, CASES = servers.load("vectors.json")
 AGENTS = {"java": ["java", "-cp", os.environ["AGENT_JAVA"], "Agent"], "go": [os.environ["AGENT_GO"]]}
-# What these files do not have. Cases that need it are left out, and no others.
+# What these clients do not have. Cases that need it are left out, and no others.
 NO_CALLS = {"lease": "no lease", "client": "no client sessions"}
 NO_ROUTES = {
-    "/passing": "nothing is passed by",
-    "/waiting": "nobody waits",
+    "/passing": "no option to let bodies pass by",
     "/leased": "no lease",
     "/validated": "no validation",
-    "/answer": "no GET on the key",
 }
 NO_NEEDS = {"status exceptions", "any status exceptions"}
 

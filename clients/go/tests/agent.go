@@ -278,10 +278,15 @@ func serve(port string) {
 		requests := idempotence.New(owner, each.Session)
 		requests.Deadline = 5 * time.Second
 		guard := idempotence.Key{Requests: requests, Strict: each.Strict, MaxBody: each.MaxBody, Methods: each.Methods}
+		guard.Wait = time.Duration(each.Wait * float64(time.Second))
 		guard.HandlerTimeout = time.Duration(each.HandlerTimeout * float64(time.Second))
 		guard.Optional = each.Required != nil
 		if each.Identity != "" {
 			guard.Caller = func(r *http.Request) string { return r.Header.Get(each.Identity) }
+		}
+		if each.Answer {
+			mux.Handle(each.Path, guard.Answer())
+			continue
 		}
 		mux.Handle(each.Path, guard.Protect(http.HandlerFunc(handle)))
 	}

@@ -23,6 +23,7 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import javax.sql.DataSource;
 
@@ -279,9 +280,10 @@ public class Agent {
                     : elements(helper, route.get("methods").json).stream().map(Member::text).collect(Collectors.toSet());
             var guard = new IdempotencyKey(requests, !route.containsKey("required"), route.containsKey("strict"),
                     route.containsKey("max_body") ? Integer.parseInt(route.get("max_body").text) : 1 << 20, methods,
-                    duration(route.get("handler_timeout"), Duration.ofSeconds(60)));
-            var handler = guard.http(identity == null ? null
-                    : exchange -> exchange.getRequestHeaders().getFirst(identity), Agent::reply);
+                    duration(route.get("wait"), Duration.ZERO), duration(route.get("handler_timeout"), Duration.ofSeconds(60)));
+            Function<HttpExchange, String> caller = identity == null ? null
+                    : exchange -> exchange.getRequestHeaders().getFirst(identity);
+            var handler = route.containsKey("answer") ? guard.answer(caller) : guard.http(caller, Agent::reply);
             context.setHandler(exchange -> {
                 String refused = exchange.getRequestHeaders().getFirst("X-Refuse");
                 if (refused == null) {

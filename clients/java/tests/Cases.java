@@ -74,7 +74,7 @@ final class Cases {
         var server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 100);
         server.setExecutor(Executors.newCachedThreadPool());
         var guard = new IdempotencyKey(REQUESTS);
-        var limited = new IdempotencyKey(REQUESTS, true, false, 1 << 20, null, Duration.ofMillis(500));
+        var limited = new IdempotencyKey(REQUESTS, true, false, 1 << 20, null, Duration.ZERO, Duration.ofMillis(500));
         shared(server, guard, limited);
         ownTransaction(server, guard);
         ofJava(server, guard);
