@@ -55,24 +55,39 @@ STATEMENTS = {
 }
 
 
+def place_of(kind):
+    """The statement at which this kind of kill happens, if it happens at one."""
+    return kind.split(" ")[2] if " " in kind else ""
+
+
 class Trap:
     """What is done at the next COMMIT, or at the next begin of a request, that any application sends."""
 
     def __init__(self):
         self.lock, self.at = threading.Lock(), None
+        # Which of STATEMENTS the application has sent so far. One that is unprotected sends no begin.
+        self.seen = set()
 
-    def take(self, statement=None):
-        """What is armed for this statement, or at all. It is armed no more."""
+    def met(self, statement):
+        """What is armed for this statement, which an application sends now. It is armed no more."""
+        names = {name for name, pattern in STATEMENTS.items() if pattern.search(statement)}
         with self.lock:
-            if not self.at or (statement is not None and not self.at[0].search(statement)):
+            self.seen |= names
+            if not self.at or self.at[0] not in names:
                 return None
+            at, self.at = self.at, None
+            return at
+
+    def disarm(self):
+        """What was still armed."""
+        with self.lock:
             at, self.at = self.at, None
             return at
 
     def arm(self, where, when, action):
         """`before` or `after` the server has done it: action(worker), and the connection is cut."""
         with self.lock:
-            self.at = (STATEMENTS[where], when, action)
+            self.at = (where, when, action)
 
 
 class Proxy:
@@ -125,7 +140,7 @@ class Line:
                         self.client.sendall(b"N")  # encrypted statements would not be found
                         continue
                     statement = self.statements.text(kind, body)
-                    at = self.proxy.trap.take(statement) if statement is not None else None
+                    at = self.proxy.trap.met(statement) if statement is not None else None
                     if at and at[1] == "before":
                         at[2](self.proxy.worker)
                         return self.close()
@@ -258,7 +273,8 @@ class Chaos:
                 )
                 if self.over:
                     return
-            kind = self.random.choices(list(KINDS), KINDS.values())[0]
+            kinds = [kind for kind in KINDS if place_of(kind) in ("", *self.trap.seen)]
+            kind = self.random.choices(kinds, [KINDS[kind] for kind in kinds])[0]
             hit = False
             # On a busy machine nobody may have been at work. Then the clients go on before the next try.
             while not hit and not self.over:
@@ -270,7 +286,7 @@ class Chaos:
 
     def kill(self, kind):
         """Whether it has hit something."""
-        what, when, where = (*kind.split(" "), "", "")[:3]
+        what, when = (*kind.split(" "), "")[:2]
         if kind == "server":
             return self.restart()
         if kind == "worker":
@@ -278,13 +294,13 @@ class Chaos:
             return True
         if kind != "backend":
             actions = {"cut": lambda _: None, "worker": Worker.kill, "backend": self.end_backend}
-            self.trap.arm(where, "before" if when == "at" else when, actions[what])
+            self.trap.arm(place_of(kind), "before" if when == "at" else when, actions[what])
         last = time.monotonic() + 15  # a Java machine takes a while to start, and both applications may be gone
         while time.monotonic() < last and not self.over:
             if self.end_backend() if kind == "backend" else self.trap.at is None:
                 return True
             time.sleep(0.01)
-        return self.trap.take() is None and kind != "backend"
+        return self.trap.disarm() is None and kind != "backend"
 
     def end_backend(self, _=None):
         ask = (
