@@ -29,16 +29,17 @@ func (k Key) lookUp(r *http.Request) *reply {
 	var found Answer
 	ctx := r.Context()
 	err := k.Requests.retried(ctx, k.Wait, func(deadline time.Time) (err error) {
-		if found, err = k.Requests.lookup(ctx, deadline, name, seconds(0, true)); err == nil && found.Status == "in_progress" {
-			return InProgress{Key: name}
+		found, err = k.Requests.lookup(ctx, deadline, name, seconds(0, true))
+		if err == nil && found.Status == "in_progress" {
+			err = InProgress{Key: name}
 		}
 		return err
 	})
 	switch {
 	case errors.As(err, &InProgress{}):
-		return inProgress()
+		return problem("in-progress")
 	case errors.As(err, &passing{}) || errors.Is(err, context.Canceled):
-		return unavailable()
+		return problem("unavailable")
 	case err != nil:
 		return failed(err)
 	}
@@ -46,9 +47,9 @@ func (k Key) lookUp(r *http.Request) *reply {
 	case "succeeded", "failed", "cancelled":
 		return replayed(found)
 	case "suspended":
-		return interrupted()
+		return problem("interrupted")
 	case "not_here":
-		return unavailable()
+		return problem("unavailable")
 	}
-	return unknown()
+	return problem("unknown")
 }

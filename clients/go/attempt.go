@@ -11,16 +11,17 @@ import (
 	"github.com/jackc/pgx/v4/pgxpool"
 )
 
-// An attempt at a request is one transaction of three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of the work,
-// and (idem_record, COMMIT). The statements in parentheses are sent as one pipeline, so that they cost one round trip.
-// The server skips the rest of a pipeline after an error.
+// An attempt at a request is one transaction of three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of the
+// work, and (idem_record, COMMIT). The statements in parentheses are sent as one pipeline, so that they cost one round
+// trip. The server skips the rest of a pipeline after an error.
 
 const (
 	savepoint = "SAVEPOINT idempotence_work"
 	undo      = "ROLLBACK TO SAVEPOINT idempotence_work"
 	begin     = "SELECT status, response::text, (extract(epoch FROM expires_at) * 1000)::bigint, point" +
 		" FROM idem_begin($1::text, $2::text, payload => $3::text::jsonb, wait => $4::text::interval)"
-	record = "SELECT FROM idem_record($1::text, $2::text, $3::text::jsonb, failed => $4::boolean, ttl => $5::text::interval)"
+	record = "SELECT FROM idem_record($1::text, $2::text, $3::text::jsonb, failed => $4::boolean," +
+		" ttl => $5::text::interval)"
 )
 
 type request struct {
@@ -34,8 +35,8 @@ type failure struct{ cause error }
 
 func (f failure) Error() string { return f.cause.Error() }
 
-// unrecorded is a refusal that could not be recorded in its own transaction: a context of the work has ended, which makes
-// pgx close the connection. It is recorded in a new transaction, and the work is not called again.
+// unrecorded is a refusal that could not be recorded in its own transaction: a context of the work has ended, which
+// makes pgx close the connection. It is recorded in a new transaction, and the work is not called again.
 type unrecorded struct{ Final }
 
 var errClosed = errors.New("a statement's context ended, which closed the connection: nothing is kept")
@@ -93,8 +94,8 @@ func (r *Requests) attempt(ctx context.Context, deadline time.Time, q request, w
 	return r.record(c, q, value, refused)
 }
 
-// do calls the work and takes the connection away from it. It returns the response and whether the request has failed for
-// good.
+// do calls the work and takes the connection away from it. It returns the response, and whether the request has failed
+// for good.
 func (c *connection) do(work Work) (response any, refused bool, err error) {
 	response, err = work(c.ctx, c.tx())
 	if c.killed.Load() {
@@ -114,9 +115,8 @@ func (c *connection) do(work Work) (response any, refused bool, err error) {
 
 // begin opens the transaction. Without an error and a replay, the caller has the claim.
 func (r *Requests) begin(c *connection, q request, payload *string) (answer Answer, err error) {
-	wait := seconds(q.wait, true)
-	results, err := c.pipeline(command{"BEGIN", nil}, command{begin, []*string{&r.Session, ref(text(q.key)), payload, wait}},
-		command{savepoint, nil})
+	arguments := []*string{&r.Session, ref(text(q.key)), payload, seconds(q.wait, true)}
+	results, err := c.pipeline(command{"BEGIN", nil}, command{begin, arguments}, command{savepoint, nil})
 	if err != nil {
 		return answer, err
 	}

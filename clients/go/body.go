@@ -10,19 +10,19 @@ import (
 // complete.
 func readBody(r *http.Request, most int64) ([]byte, *reply) {
 	if r.ContentLength > most {
-		return nil, bodyTooLarge(most)
+		return nil, problem("body-too-large", most)
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	var limited *http.MaxBytesError
 	switch {
 	case errors.As(err, &limited):
-		return nil, bodyTooLarge(limited.Limit)
+		return nil, problem("body-too-large", limited.Limit)
 	case int64(len(body)) > most:
-		return nil, bodyTooLarge(most)
+		return nil, problem("body-too-large", most)
 	case len(body) == 0 && r.ContentLength != 0 && r.PostForm != nil:
-		return nil, bodyUnsupported("A layer in front of the adapter has parsed the form, so the body cannot be compared.")
+		return nil, problem("body-unsupported") // a layer in front has parsed the form
 	case err != nil || int64(len(body)) < r.ContentLength:
-		return nil, bodyIncomplete()
+		return nil, problem("body-incomplete")
 	}
 	return body, nil
 }

@@ -11,8 +11,8 @@ import (
 // fault is the query for what prevents every request. It returns the same sentences as the clients for other languages,
 // or ” if nothing does.
 const fault = `SELECT coalesce((
-  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
-                || quote_literal(quote_ident(current_user)) || ') as ' || owner
+  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
+                || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
               WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
               ELSE '' END
   FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,

@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	errEnded = errors.New("idempotence: the transaction of this request has ended: work that continues after the" +
+	errEnded = errors.New("the transaction of this request has ended: work that continues after the" +
 		" handler has returned needs a transaction of its own")
-	errBusy   = errors.New("idempotence: conn busy: another goroutine is using the transaction")
-	errMisuse = errors.New("idempotence: the handler must not commit or roll back: the adapter commits after the answer" +
+	errBusy   = errors.New("conn busy: another goroutine is using the transaction")
+	errMisuse = errors.New("the handler must not commit or roll back: the adapter commits after the answer" +
 		" is recorded; use tx.Begin for a part that may be rolled back")
 )
 
@@ -23,7 +23,7 @@ var (
 const release = 5 * time.Second
 
 // connection is the connection of one transaction while the work uses it. The work reaches it only through
-// transaction, rows and batch, which call enter and leave. So no goroutine of the work can use the connection after end,
+// transaction, rows and batch, which call enter and leave. No goroutine of the work can use the connection after end,
 // when it belongs to this package again and then to the next request.
 type connection struct {
 	ctx    context.Context

@@ -64,7 +64,7 @@ func Tx(ctx context.Context) pgx.Tx { return protectedBy(ctx).tx }
 func Fail(ctx context.Context, err error) { protectedBy(ctx).fail(err) }
 
 // errTimeout ends a handler that has exceeded HandlerTimeout.
-var errTimeout = errors.New("idempotence: the handler has exceeded HandlerTimeout: its connection is closed")
+var errTimeout = errors.New("the handler has exceeded HandlerTimeout: its connection is closed")
 
 // notFinal is an answer that is not recorded. The effects are rolled back, and a retry executes the request.
 type notFinal struct{ *reply }
@@ -190,17 +190,17 @@ func (c *call) answer(answer *reply, err error) *reply {
 	case ofHandler && errors.As(own.cause, &open):
 		return open.reply
 	case ofHandler && errors.Is(own.cause, errTimeout):
-		log.Print(errTimeout)
-		return handlerTimeout()
+		log.Printf("idempotence: %s %s: %v", c.r.Method, c.r.URL.Path, errTimeout)
+		return problem("unavailable")
 	case errors.As(err, &InProgress{}):
-		return inProgress()
+		return problem("in-progress")
 	case errors.As(err, &Interrupted{}):
-		return interrupted()
+		return problem("interrupted")
 	case errors.As(err, &passing{}) || c.r.Context().Err() != nil:
-		return unavailable()
+		return problem("unavailable")
 	case state(err) == "ID001":
-		return keyReused()
-	case state(err) == "ID009":
+		return problem("key-reused")
+	case state(err) == "ID009" && answer != nil:
 		return responseTooLarge(err)
 	}
 	return failed(err)
@@ -208,6 +208,9 @@ func (c *call) answer(answer *reply, err error) *reply {
 
 // failed is the answer to an error of the program.
 func failed(err error) *reply {
+	if code := state(plain(err)); code == "ID007" || code == "ID008" {
+		err = fmt.Errorf("%w (%v)", errMisuse, err)
+	}
 	log.Printf("idempotence: not answered: %v", err)
 	return &reply{status: http.StatusInternalServerError, header: http.Header{}}
 }
@@ -272,11 +275,11 @@ func (h handlersError) As(target any) bool {
 func (k Key) name(r *http.Request) (string, *reply) {
 	sent := r.Header.Values("Idempotency-Key")
 	if len(sent) == 0 {
-		return "", keyMissing()
+		return "", problem("key-missing")
 	}
 	key := parsed(sent, k.Strict)
 	if key == "" {
-		return "", keyMalformed()
+		return "", problem("key-malformed")
 	}
 	if k.Caller == nil {
 		return named("", key), nil

@@ -48,14 +48,14 @@ type Answer struct {
 	Replayed bool
 }
 
-// Final is returned by a Work whose request has failed for good. The response is recorded, together with everything that
-// the work has written.
+// Final is returned by a Work whose request has failed for good. The response is recorded, together with everything
+// that the work has written.
 type Final struct{ Response any }
 
 func (f Final) Error() string { return fmt.Sprintf("failed for good: %v", f.Response) }
 
-// InProgress means that another process was executing the request until the wait was over. Send it again later, with the
-// same key and payload.
+// InProgress means that another process was executing the request until the wait was over. Send it again later, with
+// the same key and payload.
 type InProgress struct {
 	Key       any
 	ExpiresAt *time.Time // when the lease of the lock holder expires, if it holds a lease
@@ -81,9 +81,9 @@ type Lost struct{ Cause error }
 func (l Lost) Error() string { return "the connection is lost: " + l.Cause.Error() }
 func (l Lost) Unwrap() error { return l.Cause }
 
-// Run executes a request once. The work and its response are one transaction, and Run returns after COMMIT has returned.
-// An error or a panic of the work rolls everything back, except Final. The key is a string, a number or a UUID ([16]byte)
-// that the caller made before the first attempt. A nil payload is no payload.
+// Run executes a request once. The work and its response are one transaction, and Run returns after COMMIT has
+// returned. An error or a panic of the work rolls everything back, except Final. The key is a string, a number or a
+// UUID ([16]byte) that the caller made before the first attempt. A nil payload is no payload.
 //
 // The work is called again only if the connection of its transaction was lost, or if the server answered a statement of
 // this transaction with an error that may pass, such as a serialization failure.

@@ -82,9 +82,9 @@ func recorded(answer *reply) response {
 func replayed(done Answer) *reply {
 	var r response
 	if done.Status == "cancelled" {
-		return cancelled()
+		return problem("cancelled")
 	} else if json.Unmarshal(done.Response, &r) != nil || r.Headers == nil {
-		return notHTTP()
+		return problem("interrupted")
 	}
 	answer := &reply{status: r.Status, header: http.Header{"Idempotent-Replayed": {"true"}}}
 	for _, each := range r.Headers {

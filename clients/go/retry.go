@@ -72,8 +72,8 @@ func plain(err error) error {
 	return err
 }
 
-// retried makes attempts until one succeeds or fails for a reason that does not pass. While another lock holder works, it
-// asks again for as long as patience.
+// retried makes attempts until one succeeds or fails for a reason that does not pass. While another lock holder
+// works, it asks again for as long as patience.
 func (r *Requests) retried(ctx context.Context, patience time.Duration, attempt func(time.Time) error) error {
 	began := time.Now()
 	for count := 0; ; count++ {

@@ -125,7 +125,9 @@ func (t *transaction) QueryFunc(
 	return each(result, scans, f)
 }
 
-func (t *transaction) Prepare(ctx context.Context, name, sql string) (prepared *pgconn.StatementDescription, err error) {
+func (t *transaction) Prepare(
+	ctx context.Context, name, sql string,
+) (prepared *pgconn.StatementDescription, err error) {
 	err = t.use(ctx, func(conn *pgx.Conn) (err error) {
 		prepared, err = conn.Prepare(ctx, name, sql)
 		return
@@ -158,8 +160,8 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 	panic("idempotence: a protected transaction has no LargeObjects: call the SQL functions lo_from_bytea, lo_get, …")
 }
 
-// Conn returns the connection itself, which cannot refuse late calls. It is therefore closed after the request instead of
-// being returned to the pool.
+// Conn returns the connection itself, which cannot refuse late calls. It is therefore closed after the request
+// instead of being returned to the pool.
 func (t *transaction) Conn() *pgx.Conn {
 	if t.enter() != nil {
 		panic(errEnded)

@@ -9,9 +9,9 @@ import (
 )
 
 var (
-	errWriterClosed = errors.New("idempotence: the handler has returned or has exceeded its time")
-	errExited       = errors.New("idempotence: the goroutine of the handler has exited without an answer")
-	errStream       = errors.New("idempotence: a protected route cannot stream: the answer is sent after COMMIT")
+	errWriterClosed = errors.New("the handler has returned or has exceeded its time")
+	errExited       = errors.New("the goroutine of the handler has exited without an answer")
+	errStream       = errors.New("a protected route cannot stream: the answer is sent after COMMIT")
 )
 
 // writer is the ResponseWriter of a handler. It keeps the answer in memory and behaves as net/http's in all else.

@@ -22,14 +22,14 @@ import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 /**
- * The connection that the work receives. It passes calls to the transaction's connection until the work has returned, and
- * refuses them afterwards. Statements, result sets and everything else that the connection has created do the same, so no
- * thread of the work can use the connection when it belongs to the next request.
+ * The connection that the work receives. It passes calls to the transaction's connection until the work has returned,
+ * and refuses them afterwards. Statements, result sets and everything else that the connection has created do the
+ * same, so no thread of the work can use the connection when it belongs to the next request.
  */
 final class HandlerConnection {
-    private static final String ENDED = "the transaction of this request has ended: work that continues after the handler"
-            + " has returned needs a connection of its own";
-    private static final String MISUSE = "the handler must not commit or roll back: the adapter commits after the answer"
+    private static final String ENDED = "the transaction of this request has ended: work that continues after the"
+            + " handler has returned needs a connection of its own";
+    static final String MISUSE = "the handler must not commit or roll back: the adapter commits after the answer"
             + " is recorded; use a savepoint for a part that may be rolled back";
     /** What can reach the connection. The most specific type comes first. */
     private static final List<Class<?>> GUARDED = List.of(Connection.class, CallableStatement.class,

@@ -1,12 +1,12 @@
-// Makes a retried request take effect exactly once, over JDBC. Copy the files of this folder into your program and put the
-// line of your package in front of each. They need JDK 17 or later, PostgreSQL's driver, and the extension idempotence or
-// its pure-SQL edition for managed services.
+// Makes a retried request take effect exactly once, over JDBC. Copy the files of this folder into your program and
+// put the line of your package in front of each. They need JDK 17 or later, PostgreSQL's driver, and the extension
+// idempotence or its pure-SQL edition for managed services.
 //
 //     var payments = new Idempotence(pool, "payments");       // pool: a javax.sql.DataSource, for example HikariCP's
 //     var answer = payments.run(key, payloadAsJson, connection -> { …; return responseAsJson; });
 //
-// JSON is passed as text, so any JSON library can be used. These files contain no rules of their own: the same statements
-// sent by hand behave in the same way (docs/reference.md).
+// JSON is passed as text, so any JSON library can be used. These files contain no rules of their own: the same
+// statements sent by hand behave in the same way (docs/reference.md).
 
 import java.sql.Array;
 import java.sql.Connection;
@@ -72,8 +72,8 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     }
 
     /**
-     * A lock holder stopped in the middle of the request. It may have had effects outside of the database, so the request
-     * is not executed.
+     * A lock holder stopped in the middle of the request. It may have had effects outside of the database, so the
+     * request is not executed.
      */
     public static final class Interrupted extends Exception {
         public final String point;
@@ -89,15 +89,16 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
 
     private static final String BEGIN = """
             SELECT status, response::text, expires_at, point
-            FROM idem_begin(?, ?, payload => CAST(? AS jsonb), wait => CAST(? AS interval)); SAVEPOINT idempotence_work""";
+            FROM idem_begin(?, ?, payload => CAST(? AS jsonb), wait => CAST(? AS interval));
+            SAVEPOINT idempotence_work""";
     private static final String UNDO = "ROLLBACK TO SAVEPOINT idempotence_work; ";
     private static final String RECORD = """
             SELECT idem_record(?, ?, CAST(? AS jsonb), failed => CAST(? AS boolean), ttl => CAST(? AS interval))""";
 
     /**
-     * Executes a request once: the work and its response are one transaction, and run returns after COMMIT has returned.
-     * An exception of the work rolls everything back, except {@link Final}. The work is called again only if the
-     * connection of its transaction was lost, or if that connection raised an error that may pass, such as a
+     * Executes a request once: the work and its response are one transaction, and run returns after COMMIT has
+     * returned. An exception of the work rolls everything back, except {@link Final}. The work is called again only
+     * if the connection of its transaction was lost, or if that connection raised an error that may pass, such as a
      * serialization failure.
      *
      * @param key text, a number or a java.util.UUID, which the caller made before the first attempt
@@ -107,7 +108,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         return plain(() -> retried(deadline, () -> attempt(key, payload, waits, work)));
     }
 
-    /** The state of a request. Begins nothing. Waits for a lock holder; null: as long as the setting idempotence.wait. */
+    /** The state of a request. Begins nothing. Waits for a lock holder; null: for the setting idempotence.wait. */
     public Answer lookup(Object key, Duration wait) throws Exception {
         return plain(() -> retried(Duration.ZERO, () -> lookedUp(key, wait)));
     }
@@ -129,12 +130,13 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     /** What was found in the database, such as "extension 1.2.0", and a sentence for each problem. */
     public record Check(String edition, List<String> problems) {}
 
-    /** The query for what prevents every request. It returns the same sentences as the other clients, or '' if nothing. */
+    /** The query for what prevents every request. It returns the sentences of the other clients, or '' if nothing. */
     private static final String FAULT = """
             SELECT coalesce((
               SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
                             || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
-                          WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
+                          WHEN NOT visible THEN 'search_path: it lacks ' || nspname
+                            || ', the schema of the functions: set it'
                           ELSE '' END
               FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
                            CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
@@ -215,8 +217,8 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     }
 
     /**
-     * Makes attempts until one succeeds or fails for a reason that does not pass. While another lock holder works, it asks
-     * again for as long as patience.
+     * Makes attempts until one succeeds or fails for a reason that does not pass. While another lock holder works, it
+     * asks again for as long as patience.
      */
     <T> T retried(Duration patience, Attempt<T> attempt) throws Exception {
         long began = System.nanoTime();
@@ -266,7 +268,8 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
                 throw new Interrupted(key, (String) ticket[3]);
             }
             try {
-                answer = new Answer("succeeded", transaction.work(connection -> work.on(transaction, connection)), false);
+                String response = transaction.work(connection -> work.on(transaction, connection));
+                answer = new Answer("succeeded", response, false);
             } catch (Final refused) {
                 answer = new Answer("failed", refused.response, false);
             }
@@ -294,7 +297,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         }
     }
 
-    /** Runs the work in a transaction of its own, without a request. A refusal whose transaction failed has no effects. */
+    /** Runs the work in a transaction without a request. A refusal whose transaction was aborted has no effects. */
     void unprotected(LimitedWork work) throws Exception {
         try (var transaction = new Transaction(pool)) {
             boolean refused = false;

@@ -1,5 +1,6 @@
-// The header Idempotency-Key for handlers over JDBC, as the IETF's draft and Stripe describe it. Copy it together with the
-// other files of this folder. It needs no framework: `serve` is for any server, `http` for the server of the JDK.
+// The header Idempotency-Key for handlers over JDBC, as the IETF's draft and Stripe describe it. Copy it together
+// with the other files of this folder. It needs no framework: `serve` is for any server, `http` for the server of the
+// JDK.
 //
 //     var guard = new IdempotencyKey(new Idempotence(pool, "payments"));
 //     server.createContext("/transfers", guard.http(null, (connection, request) -> {
@@ -44,8 +45,8 @@ import static java.nio.charset.StandardCharsets.UTF_8;
  * @param maxBody the largest body in bytes; larger ones are refused with 413
  * @param methods the protected methods in any case; null: all except GET, HEAD, OPTIONS and TRACE. Requests with other
  *     methods run in a transaction and are not protected
- * @param waits how long a duplicate waits for the lock holder, without occupying a connection. Zero: it is answered with 409
- *     at once
+ * @param waits how long a duplicate waits for the lock holder, without occupying a connection. Zero: it is answered
+ *     with 409 at once
  * @param handlerTimeout limits the handler. After that the answer is 503 and nothing is kept
  */
 public record IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody, Set<String> methods,
@@ -60,7 +61,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
     public IdempotencyKey {
         Objects.requireNonNull(requests, "IdempotencyKey needs requests: new Idempotence(pool, session)");
         if (requests.session() == null || requests.session().isEmpty()) {
-            throw new IllegalArgumentException("IdempotencyKey needs requests of a session: new Idempotence(pool, session)");
+            throw new IllegalArgumentException("IdempotencyKey needs a session: new Idempotence(pool, session)");
         }
         if (maxBody <= 0 || handlerTimeout == null || handlerTimeout.isNegative() || handlerTimeout.isZero()) {
             throw new IllegalArgumentException("maxBody and handlerTimeout must be positive");
@@ -87,8 +88,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
      * @param path the path as the client has sent it: not decoded, and with every prefix
      * @param query the query as the client has sent it, or null
      * @param keys the values of the header Idempotency-Key
-     * @param caller the id of the principal that was authenticated in front. Each caller has its own keys. An empty id is
-     *     refused. null: all callers share their keys
+     * @param caller the id of the principal that was authenticated in front. Each caller has its own keys. An empty id
+     *     is refused. null: all callers share their keys
      */
     public record Request(String method, String path, String query, List<String> keys, String caller, byte[] body) {}
 
@@ -142,8 +143,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
     }
 
     /**
-     * For a GET on any server: the recorded answer of the request with this key. It executes nothing. While a lock holder
-     * is executing the request, it waits up to `waits`.
+     * For a GET on any server: the recorded answer of the request with this key. It executes nothing. While a lock
+     * holder is executing the request, it waits up to `waits`.
      *
      * @param keys the values of the header Idempotency-Key
      * @param caller as in {@link Request}
@@ -252,7 +253,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         /** The answer to an error. Throws the errors of the handler and mistakes. */
         private Reply answer(Exception error, boolean keyed) throws Exception {
             if (exceeded) {
-                return Problem.HANDLER_TIMEOUT.reply();
+                return Problem.UNAVAILABLE.reply();
             } else if (error instanceof Transaction.WorkFailed failed) {
                 if (failed.getCause() instanceof NotFinal answered) {
                     return answered.reply;
@@ -266,16 +267,24 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
                 return Problem.INTERRUPTED.reply();
             } else if ("ID001".equals(Transaction.state(error))) {
                 return Problem.KEY_REUSED.reply();
-            } else if ("ID009".equals(Transaction.state(error))) {
+            } else if ("ID009".equals(Transaction.state(error)) && reply != null) {
                 return Problem.RESPONSE_TOO_LARGE.reply(detail(error));
+            }
+            if (endedByHandler(error)) {
+                throw new SQLException(HandlerConnection.MISUSE, Transaction.state(error), error);
             }
             throw error;
         }
     }
 
+    /** not_begun and unrecorded: the handler has sent a COMMIT or a ROLLBACK. */
+    private static boolean endedByHandler(Throwable error) {
+        return Set.of("ID007", "ID008").contains(Objects.requireNonNullElse(Transaction.state(error), ""));
+    }
+
     /**
-     * For the server of the JDK. caller returns the id of the principal that a layer in front has authenticated; null: all
-     * callers share their keys.
+     * For the server of the JDK. caller returns the id of the principal that a layer in front has authenticated;
+     * null: all callers share their keys.
      */
     public HttpHandler http(Function<HttpExchange, String> caller, Handler handler) {
         Objects.requireNonNull(handler, "http needs a handler");
@@ -284,7 +293,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             Runnable onTimeout = () -> {
                 // The handler may never return.
                 if (sent.compareAndSet(false, true)) {
-                    send(exchange, Problem.HANDLER_TIMEOUT.reply());
+                    send(exchange, Problem.UNAVAILABLE.reply());
                 }
             };
             Reply reply = replied(() -> received(exchange, caller, handler, onTimeout));
@@ -334,7 +343,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         String[] target = exchange.getRequestURI().toString().split("\\?", 2);
         // A proxy sends the absolute form, http://host/path.
         String path = target[0].replaceFirst("^[a-zA-Z][a-zA-Z0-9+.-]*://[^/]*", "");
-        return serve(new Request(method, path, target.length < 2 ? null : target[1], keys, id, body), handler, onTimeout);
+        String query = target.length < 2 ? null : target[1];
+        return serve(new Request(method, path, query, keys, id, body), handler, onTimeout);
     }
 
     private static void send(HttpExchange exchange, Reply reply) {
@@ -361,8 +371,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         headers.forEach((name, values) -> values.forEach(value -> {
             // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
             if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
-                throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character that is"
-                        + " not in ISO 8859-1 in its value");
+                throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"
+                        + " that is not in ISO 8859-1 in its value");
             }
             if (!name.equalsIgnoreCase("Content-Length") && !name.equalsIgnoreCase("Transfer-Encoding")) {
                 checked.add(name, value);
@@ -383,8 +393,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
     /** The caller, a colon, the key. No caller can produce the name of another caller's request. */
     private static String name(String caller, String key) {
         if (caller != null && caller.isEmpty()) {
-            throw new IllegalStateException("the caller's id is empty: authenticate in front of the adapter; the function"
-                    + " must return the principal's id");
+            throw new IllegalStateException("the caller's id is empty: authenticate in front of the adapter; the"
+                    + " function must return the principal's id");
         }
         String who = Objects.requireNonNullElse(caller, "");
         String escaped = URLEncoder.encode(who, UTF_8).replace("+", "%20").replace("*", "%2A").replace("%40", "@");

@@ -18,7 +18,7 @@ final class RecordedReply {
 
     private RecordedReply() {}
 
-    /** Header values have a character for each byte (ISO 8859-1). jsonb has no character 0, so such a body is base64. */
+    /** A header value has a character for each byte (ISO 8859-1). jsonb has no character 0: such a body is base64. */
     static String toJson(IdempotencyKey.Reply reply) {
         List<String> kept = new ArrayList<>();
         reply.headers().forEach((name, values) -> {
@@ -46,7 +46,7 @@ final class RecordedReply {
         Object recorded = answer.response() == null ? null : Json.parse(answer.response());
         if (!(recorded instanceof Map<?, ?> members && members.get("status") instanceof Double status
                 && members.get("headers") instanceof List<?> pairs)) {
-            return Problem.NOT_HTTP.reply();
+            return Problem.INTERRUPTED.reply();
         }
         Map<String, List<String>> headers = new HashMap<>(Map.of("Idempotent-Replayed", List.of("true")));
         for (Object each : pairs) {

@@ -4,8 +4,8 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Limits the time of a handler. The handler runs in the thread of its server, so that what filters keep in ThreadLocals is
- * there. After the limit this thread is interrupted, and the given action closes the connection.
+ * Limits the time of a handler. The handler runs in the thread of its server, so that what filters keep in
+ * ThreadLocals is there. After the limit this thread is interrupted, and the given action closes the connection.
  */
 final class TimeLimit implements AutoCloseable {
     private static final ScheduledThreadPoolExecutor TIMER = new ScheduledThreadPoolExecutor(1, task -> {

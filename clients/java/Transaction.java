@@ -14,9 +14,9 @@ import java.util.regex.Pattern;
 import javax.sql.DataSource;
 
 /**
- * One transaction on a connection of the pool. It has three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of the
- * work, and (idem_record, COMMIT). The driver sends the statements in parentheses together, so that they cost one round
- * trip, and the server skips the rest after an error.
+ * One transaction on a connection of the pool. It has three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of
+ * the work, and (idem_record, COMMIT). The driver sends the statements in parentheses together, so that they cost one
+ * round trip, and the server skips the rest after an error.
  */
 final class Transaction implements AutoCloseable {
     /** How long the end of a transaction waits for a thread of the work that is still using it. */
@@ -125,7 +125,7 @@ final class Transaction implements AutoCloseable {
         return result;
     }
 
-    /** Closes the connection from another thread, so that its pool can replace it. A statement that is running fails. */
+    /** Closes the connection from another thread, so that its pool replaces it. A statement that is running fails. */
     void kill() {
         killed = true;
         handle.refuse();

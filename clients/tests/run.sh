@@ -58,7 +58,7 @@ keys=200 kills=20
 # The chaos test starts Java often, so it uses the compiler that starts quickly.
 for agent in "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp $jars Agent" "$made/agent"; do
     # shellcheck disable=SC2086 # several words
-    timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" --uri "$IDEM_URI" \
-        --keys $keys --kills $kills -- $agent chaos '{port}' '{tcp}' || status=1
+    timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
+        --uri "$IDEM_URI" --keys $keys --kills $kills -- $agent chaos '{port}' '{tcp}' || status=1
 done
 exit $status

@@ -136,6 +136,13 @@ def test_the_handler_must_not_end_the_transaction(app, run, how):
     assert (effects(run), recorded(run), app.calls(run)) == (0, "unknown", 1)
 
 
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_the_handler_must_not_end_the_transaction_in_sql(app, run, how):
+    assert app.send(f"/sql-{how}", run).status == 500
+    assert (effects(run), recorded(run), app.calls(run)) == (0, "unknown", 1)
+    assert MISUSE in "".join(app.notes("log")[-2:])
+
+
 def test_a_handler_may_use_savepoints(app, run):
     assert app.send("/savepoint", run).status == 201
     assert "division by zero" in app.notes(run)[1]
@@ -194,8 +201,8 @@ def test_a_handler_that_throws_leaves_nothing(app, run):
 
 def test_early_hints_are_forwarded(go, run):
     raw = socket.create_connection(("127.0.0.1", go.port))
-    request = "POST /early-hints HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {0}\r\nContent-Length: 12\r\nConnection: close\r\n\r\n{0}"
-    raw.sendall(request.format(run).encode())
+    headers = ["Host: x", f"Idempotency-Key: {run}", "Content-Length: 12", "Connection: close"]
+    raw.sendall("\r\n".join(["POST /early-hints HTTP/1.1", *headers, "", run]).encode())
     answer = b""
     while part := raw.recv(4096):
         answer += part
@@ -213,7 +220,7 @@ def test_rows_that_the_handler_leaves_open_are_closed(go, run):
 
 def test_streams_are_refused(go, run):
     assert go.send("/interfaces", run).status == 201
-    assert go.notes(run)[1].startswith("flusher false, hijacker false, idempotence: a protected route cannot stream")
+    assert go.notes(run)[1].startswith("flusher false, hijacker false, a protected route cannot stream")
     began = time.monotonic()
     assert go.send("/events", f"{run}-e").status == 500
     assert time.monotonic() - began < 2 and recorded(f"{run}-e") == "unknown"

@@ -1,6 +1,6 @@
 // The program that the tests of the client for Go run. `agent calls` answers each line of standard input, a call of
-// vectors.json, with a line of JSON. `agent http PORT` serves the application of http_vectors.json, `agent chaos PORT URI`
-// that of the chaos test, and `agent cases PORT` the routes of cases.go.
+// vectors.json, with a line of JSON. `agent http PORT` serves the application of http_vectors.json, `agent chaos PORT
+// URI` that of the chaos test, and `agent cases PORT` the routes of cases.go.
 package main
 
 import (

@@ -17,8 +17,8 @@ import (
 	"idempotence"
 )
 
-// The routes of test_cases.py: handlers as applications write them, with the mistakes that applications make. The body of
-// a request names its run. notes are what the handlers and their goroutines have seen.
+// The routes of test_cases.py: handlers as applications write them, with the mistakes that applications make. The
+// body of a request names its run. notes are what the handlers and their goroutines have seen.
 var notes struct {
 	sync.Mutex
 	of map[string][]string
@@ -32,6 +32,14 @@ func note(run, format string, arguments ...any) {
 
 // handler is a handler that has read the run from the body.
 type handler func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string)
+
+// logged keeps the log.
+type logged struct{}
+
+func (logged) Write(line []byte) (int, error) {
+	note("log", "%s", line)
+	return len(line), nil
+}
 
 func effect(ctx context.Context, tx pgx.Tx, run string) error {
 	_, err := tx.Exec(ctx, "INSERT INTO client_effect VALUES ($1, 1)", run)
@@ -50,6 +58,7 @@ func created(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 
 func serveCases(port string) {
 	notes.of = map[string][]string{}
+	log.SetOutput(io.MultiWriter(os.Stderr, logged{}))
 	requests := idempotence.New(pool(os.Getenv("IDEM_OWNER")), "cases")
 	requests.Deadline = 5 * time.Second
 	guard := idempotence.Key{Requests: requests}
@@ -145,6 +154,13 @@ func serveCases(port string) {
 	route("/nested-busy", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 		idempotence.Fail(r.Context(), idempotence.InProgress{Key: "another request"})
 	})
+	for path, sql := range map[string]string{"/sql-commit": "COMMIT", "/sql-rollback": "ROLLBACK"} {
+		sql := sql
+		route(path, func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+			created(w, r, tx, run)
+			_, _ = tx.Exec(r.Context(), sql)
+		})
+	}
 	route("/savepoint", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 		_ = effect(r.Context(), tx, run)
 		err := tx.BeginFunc(r.Context(), func(inner pgx.Tx) error {

@@ -1,6 +1,6 @@
 // The program that the tests of the client for Java run. `Agent calls` answers each line of standard input, a call of
-// vectors.json, with a line of JSON. `Agent http PORT` serves the application of http_vectors.json, `Agent chaos PORT URI`
-// that of the chaos test, and `Agent cases PORT` the routes of Cases.java. The database parses the JSON.
+// vectors.json, with a line of JSON. `Agent http PORT` serves the application of http_vectors.json, `Agent chaos PORT
+// URI` that of the chaos test, and `Agent cases PORT` the routes of Cases.java. The database parses the JSON.
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -277,10 +277,12 @@ public class Agent {
             }
             var requests = new Idempotence(pool, route.get("session").text, Duration.ZERO, Duration.ofSeconds(5), null);
             var methods = !route.containsKey("methods") ? null
-                    : elements(helper, route.get("methods").json).stream().map(Member::text).collect(Collectors.toSet());
+                    : elements(helper, route.get("methods").json).stream().map(Member::text)
+                            .collect(Collectors.toSet());
             var guard = new IdempotencyKey(requests, !route.containsKey("required"), route.containsKey("strict"),
                     route.containsKey("max_body") ? Integer.parseInt(route.get("max_body").text) : 1 << 20, methods,
-                    duration(route.get("wait"), Duration.ZERO), duration(route.get("handler_timeout"), Duration.ofSeconds(60)));
+                    duration(route.get("wait"), Duration.ZERO),
+                    duration(route.get("handler_timeout"), Duration.ofSeconds(60)));
             Function<HttpExchange, String> caller = identity == null ? null
                     : exchange -> exchange.getRequestHeaders().getFirst(identity);
             var handler = route.containsKey("answer") ? guard.answer(caller) : guard.http(caller, Agent::reply);

@@ -15,6 +15,9 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import java.util.logging.StreamHandler;
 import javax.sql.DataSource;
 import org.postgresql.PGConnection;
 import org.postgresql.ds.PGSimpleDataSource;
@@ -22,8 +25,8 @@ import org.postgresql.ds.PGSimpleDataSource;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 /**
- * The routes of test_cases.py: handlers as applications write them, with the mistakes that applications make. The body of
- * a request names its run. NOTES are what the handlers and their threads have seen.
+ * The routes of test_cases.py: handlers as applications write them, with the mistakes that applications make. The
+ * body of a request names its run. NOTES are what the handlers and their threads have seen.
  */
 final class Cases {
     private static final Map<String, List<String>> NOTES = new ConcurrentHashMap<>();
@@ -61,7 +64,8 @@ final class Cases {
         return reply(201, "created");
     }
 
-    static IdempotencyKey.Reply withHeader(Connection connection, String run, String name, String value) throws Exception {
+    static IdempotencyKey.Reply withHeader(Connection connection, String run, String name, String value)
+            throws SQLException {
         effect(connection, run, 1);
         return new IdempotencyKey.Reply(201, Map.of(name, List.of(value)), "created".getBytes(UTF_8));
     }
@@ -76,6 +80,12 @@ final class Cases {
         var guard = new IdempotencyKey(REQUESTS);
         var limited = new IdempotencyKey(REQUESTS, true, false, 1 << 20, null, Duration.ZERO, Duration.ofMillis(500));
         shared(server, guard, limited);
+        Logger.getLogger("idempotence").addHandler(new StreamHandler() {
+            @Override
+            public void publish(LogRecord logged) {
+                note("log", logged.getMessage() + " " + logged.getThrown());
+            }
+        });
         ownTransaction(server, guard);
         ofJava(server, guard);
         construct(guard);
@@ -167,6 +177,13 @@ final class Cases {
             attempt(run, "rollback", connection::rollback);
             return reply;
         });
+        for (String sql : List.of("commit", "rollback")) {
+            route(server, guard, "/sql-" + sql, (connection, run) -> {
+                var reply = created(connection, run);
+                attempt(run, sql, () -> execute(connection, sql));
+                return reply;
+            });
+        }
         route(server, guard, "/savepoint", (connection, run) -> {
             effect(connection, run, 1);
             var savepoint = connection.setSavepoint();
@@ -212,7 +229,8 @@ final class Cases {
                 withHeader(connection, run, "Location", "/x\u010D\u010ASet-Cookie: stolen=1"));
         route(server, guard, "/header-fold", (connection, run) -> withHeader(connection, run, "Location", "/x\r\n y"));
         route(server, guard, "/header-nul", (connection, run) -> withHeader(connection, run, "Location", "/x\0"));
-        route(server, guard, "/content-length", (connection, run) -> withHeader(connection, run, "content-length", "1"));
+        route(server, guard, "/content-length", (connection, run) ->
+                withHeader(connection, run, "content-length", "1"));
         route(server, guard, "/null", (connection, run) -> {
             created(connection, run);
             return null;
