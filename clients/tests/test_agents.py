@@ -118,20 +118,40 @@ def test_calls(case, calls):
 def test_an_unprotected_method_runs_in_a_transaction(port):
     """There is no begin that could refuse the COMMIT of a failure."""
     for failure in [{"raise": "application"}, {"respond": {"status": 500}}]:
-        run, case = servers.begin({"steps": [{
-            "request": "PUT", "path": "/posting", "headers": {}, "expect": {"status": 500},
-            "json": {"run": "{run}", "work": [[{"effect": 5}, failure]]},
-        }], "effects": 0})
+        run, case = servers.begin(
+            {
+                "steps": [
+                    {
+                        "request": "PUT",
+                        "path": "/posting",
+                        "headers": {},
+                        "expect": {"status": 500},
+                        "json": {"run": "{run}", "work": [[{"effect": 5}, failure]]},
+                    }
+                ],
+                "effects": 0,
+            }
+        )
         with contextlib.closing(servers.Helpers()) as helpers:
             http_vectors.perform(port, case, run, helpers)
 
 
 def test_the_body_limit_does_not_apply_to_unprotected_methods(port):
     actions = [{"effect": 5}, {"pad": "x" * (1 << 20)}, {"respond": {"status": 201}}]
-    run, case = servers.begin({"steps": [{
-        "request": "PUT", "path": "/posting", "headers": {"Idempotency-Key": "{run}"}, "expect": {"status": 201},
-        "json": {"run": "{run}", "work": [actions]},
-    }], "effects": 1})
+    run, case = servers.begin(
+        {
+            "steps": [
+                {
+                    "request": "PUT",
+                    "path": "/posting",
+                    "headers": {"Idempotency-Key": "{run}"},
+                    "expect": {"status": 201},
+                    "json": {"run": "{run}", "work": [actions]},
+                }
+            ],
+            "effects": 1,
+        }
+    )
     with contextlib.closing(servers.Helpers()) as helpers:
         http_vectors.perform(port, case, run, helpers)
 
