@@ -63,6 +63,11 @@ func Tx(ctx context.Context) pgx.Tx { return protectedBy(ctx).tx }
 // handler is called again if the error is one of its transaction that may pass; otherwise the answer is 500.
 func Fail(ctx context.Context, err error) { protectedBy(ctx).fail(err) }
 
+// WithTx returns a context for a test of a handler without Protect: Tx returns tx, and Fail calls fail.
+func WithTx(ctx context.Context, tx pgx.Tx, fail func(error)) context.Context {
+	return context.WithValue(ctx, contextKey{}, &protected{tx: tx, fail: fail})
+}
+
 // errTimeout ends a handler that has exceeded HandlerTimeout.
 var errTimeout = errors.New("the handler has exceeded HandlerTimeout: its connection is closed")
 
@@ -223,8 +228,7 @@ func (c *call) handle(ctx context.Context, tx pgx.Tx) (*reply, error) {
 	defer cancel()
 	w := newWriter(c.w, cancel)
 	defer w.close()
-	work := &protected{tx: tx, fail: w.fail}
-	r := c.r.WithContext(context.WithValue(limited, contextKey{}, work))
+	r := c.r.WithContext(WithTx(limited, tx, w.fail))
 	if c.body != nil {
 		r.Body = io.NopCloser(bytes.NewReader(c.body))
 	}
