@@ -50,7 +50,7 @@ IDEM_URI="postgresql:///clients?host=$PGHOST&port=$PGPORT&user=postgres"
 export AGENT_JAVA=$jars AGENT_GO=$made/agent IDEM_URI PYTHONPATH=$root/clients/python/tests PYTHONDONTWRITEBYTECODE=1
 
 status=0
-for tests in test_agents test_cases test_round_trips; do
+for tests in test_agents test_cases test_round_trips test_pooler test_readme; do
     timeout 500 "$python" -m pytest -p no:cacheprovider -p conftest -q --tb=short "$here/$tests.py" || status=1
 done
 keys=200 kills=20
