@@ -18,7 +18,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import javax.sql.DataSource;
 
@@ -256,7 +255,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
             if (answer.replayed && answer.status.equals("succeeded")) {
                 // Nothing was written, so the caller need not wait for the end: the replay takes one round trip.
                 background = true;
-                CompletableFuture.runAsync(transaction::commitRead);
+                transaction.commitInBackground();
                 return answer;
             } else if (answer.replayed) {
                 // The begin itself may have recorded that the request has failed, after max_attempts.

@@ -10,6 +10,8 @@ import java.sql.SQLTransientException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
 import java.util.regex.Pattern;
 import javax.sql.DataSource;
 
@@ -21,6 +23,11 @@ import javax.sql.DataSource;
 final class Transaction implements AutoCloseable {
     /** How long the end of a transaction waits for a thread of the work that is still using it. */
     private static final Duration RELEASE = Duration.ofSeconds(5);
+    private static final Executor BACKGROUND = Executors.newCachedThreadPool(task -> {
+        var thread = new Thread(task, "idempotence-commit");
+        thread.setDaemon(true);
+        return thread;
+    });
     // "What to retry" in docs/reference.md. 57014 is missing because a cancelled statement may take as long again.
     private static final Pattern TRANSIENT = Pattern.compile("08|25P03|40001|40P01|53|55P03|57P0[1-35]");
 
@@ -82,13 +89,15 @@ final class Transaction implements AutoCloseable {
         committed = true;
     }
 
-    /** Ends a transaction that has only read, after the caller has its answer. */
-    void commitRead() {
-        try (this) {
-            commit("SELECT 1");
-        } catch (Passing | SQLException broken) {
-            return; // nothing was written
-        }
+    /** Ends a transaction that has only read. The caller need not wait for that. */
+    void commitInBackground() {
+        BACKGROUND.execute(() -> {
+            try (this) {
+                commit("SELECT 1");
+            } catch (Passing | SQLException broken) {
+                return; // nothing was written
+            }
+        });
     }
 
     /**
