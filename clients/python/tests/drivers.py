@@ -13,6 +13,7 @@ NAMES = [
     "asyncpg",
     "sqlalchemy",
     "sqlalchemy-async",
+    "sqlalchemy-psycopg-async",
     "sqlalchemy-session",
     "django",
 ]
@@ -114,10 +115,11 @@ class Pools:
                 pool = await pool
             self.stack.push_async_callback(pool.close)
             return pool
-        if self.name == "sqlalchemy-async":
+        if self.name in ("sqlalchemy-async", "sqlalchemy-psycopg-async"):
             from sqlalchemy.ext.asyncio import create_async_engine
 
-            engine = create_async_engine(sqlalchemy_url("postgresql+asyncpg", uri), pool_size=4, max_overflow=0)
+            driver = "psycopg" if "psycopg" in self.name else "asyncpg"
+            engine = create_async_engine(sqlalchemy_url(f"postgresql+{driver}", uri), pool_size=4, max_overflow=0)
             self.stack.push_async_callback(engine.dispose)
             return engine
         from sqlalchemy import create_engine

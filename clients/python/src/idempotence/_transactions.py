@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ._await import T, finish
+from ._await import T, finish, uninterrupted
 from ._errors import RETRYABLE, sqlstate
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -165,6 +165,10 @@ class Driver:
     def do(self, coroutine: Coroutine[Any, Any, T]) -> Any:
         """The result; for an asynchronous driver an awaitable of it."""
         return coroutine if self.asynchronous else finish(coroutine)
+
+    async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs to its end even if the request is cancelled."""
+        return await (uninterrupted(work) if self.asynchronous else work)
 
     async def leave(self) -> None:
         """The current thread uses no connection any more."""
