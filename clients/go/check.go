@@ -23,6 +23,9 @@ const fault = `SELECT coalesce((
   ORDER BY visible DESC, lacks LIMIT 1),
   'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')`
 
+// notPreloaded fails with 55000 if the extension's library is not preloaded and pg_cron is not installed.
+const notPreloaded = `SELECT count(*)::text FROM idempotence.errors WHERE to_regclass('cron.job') IS NULL`
+
 // Check returns what was found in the database, such as "extension 1.2.0" or "managed 1.2.0", and a sentence for each
 // problem that prevents requests. Call it when a service starts.
 func (r *Requests) Check(ctx context.Context) (edition string, problems []string) {
@@ -52,6 +55,9 @@ func (r *Requests) Check(ctx context.Context) (edition string, problems []string
 			problems = append(problems, "rights: this role may not use the session "+r.Session+
 				": its owner lends it by idem_alter_session(…, usable_by => …)")
 		}
+	}
+	if _, err := r.value(ctx, notPreloaded); state(err) == "55000" {
+		problems = append(problems, "sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()")
 	}
 	// Roles without the monitor level cannot see this row of the extension's view.
 	sweep := "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"

@@ -174,6 +174,11 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
             problems.add("rights: this role may not use the session " + session
                     + ": its owner lends it by idem_alter_session(…, usable_by => …)");
         }
+        // The view fails with 55000 if the extension's library is not preloaded.
+        Object errors = value("SELECT count(*) FROM idempotence.errors WHERE to_regclass('cron.job') IS NULL");
+        if ("55000".equals(state(errors))) {
+            problems.add("sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()");
+        }
         // Roles without the monitor level cannot see this row of the extension's view.
         String sweep = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
         if (value(sweep) instanceof String late) {
