@@ -235,6 +235,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             });
             try (limit) {
                 reply = handler.handle(connection, request);
+            } catch (Idempotence.Final refused) {
+                throw new IllegalStateException("a handler must return a refusal as a reply, not throw Final", refused);
             } finally {
                 exceeded = limit.exceeded();
             }

@@ -149,6 +149,11 @@ def test_a_handler_may_use_savepoints(app, run):
     assert (effects(run), recorded(run)) == (1, "succeeded")
 
 
+def test_a_final_error_is_no_answer_of_a_handler(app, run):
+    assert app.send("/fail-final", run).status == 500
+    assert (effects(run), recorded(run), app.calls(run)) == (0, "unknown", 1)
+
+
 # --------------------------------------------------------------------------- errors that are not the transaction's own
 
 
@@ -224,11 +229,6 @@ def test_streams_are_refused(go, run):
     began = time.monotonic()
     assert go.send("/events", f"{run}-e").status == 500
     assert time.monotonic() - began < 2 and recorded(f"{run}-e") == "unknown"
-
-
-def test_fail_with_any_error_keeps_nothing(go, run):
-    assert go.send("/fail-final", run).status == 500
-    assert (effects(run), recorded(run), go.calls(run)) == (0, "unknown", 1)
 
 
 def test_fail_after_the_answer_has_no_effect(go, run):

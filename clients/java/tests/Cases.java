@@ -200,6 +200,10 @@ final class Cases {
                 throw new IllegalStateException("audit", unreachable);
             }
         });
+        route(server, guard, "/fail-final", (connection, run) -> {
+            created(connection, run);
+            throw new Idempotence.Final("1");
+        });
         route(server, guard, "/other-deadline", (connection, run) -> {
             created(connection, run);
             throw new SocketTimeoutException("the payment processor");
