@@ -3,6 +3,7 @@ package idempotence
 import (
 	"errors"
 	"io"
+	"math"
 	"net/http"
 )
 
@@ -12,7 +13,12 @@ func readBody(r *http.Request, most int64) ([]byte, *reply) {
 	if r.ContentLength > most {
 		return nil, problem("body-too-large", most)
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	// One more byte than allowed shows that the body is too large.
+	reading := io.Reader(r.Body)
+	if most < math.MaxInt64 {
+		reading = io.LimitReader(r.Body, most+1)
+	}
+	body, err := io.ReadAll(reading)
 	var limited *http.MaxBytesError
 	switch {
 	case errors.As(err, &limited):

@@ -332,7 +332,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         byte[] body;
         try {
             // One more byte than allowed shows that the body is too large.
-            body = exchange.getRequestBody().readNBytes(limited ? maxBody + 1 : Integer.MAX_VALUE);
+            int most = limited && maxBody < Integer.MAX_VALUE ? maxBody + 1 : Integer.MAX_VALUE;
+            body = exchange.getRequestBody().readNBytes(most);
         } catch (IOException brokenOff) {
             return Problem.BODY_INCOMPLETE.reply();
         }

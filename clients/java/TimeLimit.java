@@ -8,11 +8,7 @@ import java.util.concurrent.TimeUnit;
  * ThreadLocals is there. After the limit this thread is interrupted, and the given action closes the connection.
  */
 final class TimeLimit implements AutoCloseable {
-    private static final ScheduledThreadPoolExecutor TIMER = new ScheduledThreadPoolExecutor(1, task -> {
-        var thread = new Thread(task, "idempotence-time-limit");
-        thread.setDaemon(true);
-        return thread;
-    });
+    private static final ScheduledThreadPoolExecutor TIMER = new ScheduledThreadPoolExecutor(1, TimeLimit::daemon);
 
     static {
         TIMER.setRemoveOnCancelPolicy(true);
@@ -24,7 +20,14 @@ final class TimeLimit implements AutoCloseable {
     private boolean exceeded;
 
     TimeLimit(Duration limit, Runnable action) {
-        alarm = TIMER.schedule(() -> expire(action), limit.toMillis(), TimeUnit.MILLISECONDS);
+        // In a thread of its own, because the action waits for the network and other limits must not wait for it.
+        alarm = TIMER.schedule(() -> daemon(() -> expire(action)).start(), limit.toMillis(), TimeUnit.MILLISECONDS);
+    }
+
+    private static Thread daemon(Runnable task) {
+        var thread = new Thread(task, "idempotence-time-limit");
+        thread.setDaemon(true);
+        return thread;
     }
 
     private synchronized void expire(Runnable action) {

@@ -14,6 +14,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
 import java.util.regex.Pattern;
 import javax.sql.DataSource;
+import org.postgresql.PGConnection;
 
 /**
  * One transaction on a connection of the pool. It has three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of
@@ -139,7 +140,12 @@ final class Transaction implements AutoCloseable {
         killed = true;
         handle.refuse();
         try (connection) {
-            connection.abort(Runnable::run);
+            try {
+                // Otherwise the server holds the claim until the statement ends.
+                connection.unwrap(PGConnection.class).cancelQuery();
+            } finally {
+                connection.abort(Runnable::run);
+            }
         } catch (SQLException broken) {
             return; // it is closed already
         }

@@ -189,6 +189,8 @@ def test_handlers_that_hang_do_not_exhaust_the_pool(app, run, path):
     assert app.send("/created", run).status == 201
     assert time.monotonic() - began < 2.5
     assert sum(effects(f"{run}-{i}") for i in range(4)) == 0
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(3)'"
+    assert database(sql) == 0
     if path == "/hang":
         assert ENDED in app.eventually(f"{run}-0", "after the limit")[-1]
 
