@@ -14,28 +14,17 @@
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpHandler;
-import java.io.IOException;
-import java.net.URLEncoder;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.Callable;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Function;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 import org.postgresql.util.PSQLException;
-
-import static java.nio.charset.StandardCharsets.UTF_8;
 
 /**
  * Protects HTTP handlers.
@@ -52,10 +41,6 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 public record IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody, Set<String> methods,
         Duration waits, Duration handlerTimeout) {
     private static final Set<String> SAFE_METHODS = Set.of("GET", "HEAD", "OPTIONS", "TRACE");
-    // A string of RFC 8941 with parameters behind it, or the key without quotation marks.
-    private static final Pattern QUOTED = Pattern.compile(
-            " *\"((?:[ !#-\\[\\]-~]|\\\\[\"\\\\]){1,510})\"(?: *; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\\--:<-~]+)?)* *");
-    private static final Pattern BARE = Pattern.compile(" *([!#-+\\--:<-~]+) *");
     private static final System.Logger LOG = System.getLogger("idempotence");
 
     public IdempotencyKey {
@@ -106,6 +91,25 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         boolean isFinal() {
             return status >= 200 && status < 500 && !NOT_FINAL.contains(status);
         }
+
+        /** The headers in the form that can be sent, or an IllegalArgumentException. Called before COMMIT, too. */
+        Headers sendable() {
+            if (status < 200 || status > 599) {
+                throw new IllegalArgumentException("a reply needs a status from 200 to 599, not " + status);
+            }
+            Headers sendable = new Headers();
+            headers.forEach((name, values) -> values.forEach(value -> {
+                // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
+                if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
+                    throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"
+                            + " that is not in ISO 8859-1 in its value");
+                }
+                if (!name.equalsIgnoreCase("Content-Length") && !name.equalsIgnoreCase("Transfer-Encoding")) {
+                    sendable.add(name, value);
+                }
+            }));
+            return sendable;
+        }
     }
 
     /** A handler works on the connection of the transaction and returns its answer. */
@@ -127,19 +131,19 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         return serve(request, handler, () -> { });
     }
 
-    private Reply serve(Request request, Handler handler, Runnable onTimeout) throws Exception {
+    Reply serve(Request request, Handler handler, Runnable onTimeout) throws Exception {
         boolean none = request.keys == null || request.keys.isEmpty();
         var execution = new Execution(request, handler, onTimeout);
         if (!isProtected(request.method) || (none && !required)) {
             return execution.unprotected();
         }
-        String key = none ? null : key(request.keys);
+        String key = none ? null : RequestName.key(request.keys, strict);
         if (key == null) {
             return (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
         } else if (request.body.length > maxBody) {
             return Problem.BODY_TOO_LARGE.reply(maxBody);
         }
-        return execution.once(name(request.caller, key));
+        return execution.once(RequestName.of(request.caller, key));
     }
 
     /**
@@ -151,8 +155,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
      */
     public Reply lookUp(List<String> keys, String caller) throws Exception {
         boolean none = keys == null || keys.isEmpty();
-        String key = none ? null : key(keys);
-        Reply reply = key != null ? lookUp(name(caller, key))
+        String key = none ? null : RequestName.key(keys, strict);
+        Reply reply = key != null ? lookUp(RequestName.of(caller, key))
                 : (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
         // A cache does not know that the answer depends on the key and changes with time.
         Map<String, List<String>> headers = new HashMap<>(reply.headers);
@@ -183,7 +187,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         }
     }
 
-    private boolean isProtected(String method) {
+    boolean isProtected(String method) {
         String upper = method.toUpperCase(Locale.ROOT);
         return methods == null ? !SAFE_METHODS.contains(upper) : methods.contains(upper);
     }
@@ -215,7 +219,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         Reply once(String name) throws Exception {
             String payload = "{\"method\": %s, \"path\": %s, \"query\": %s, \"body\": \"%s\"}".formatted(
                     Json.quote(request.method), Json.quote(request.path),
-                    Json.quote(Objects.requireNonNullElse(request.query, "")), digest(request.body));
+                    Json.quote(Objects.requireNonNullElse(request.query, "")), RequestName.digest(request.body));
             try {
                 Idempotence.Answer answer = requests.retried(waits,
                         () -> requests.attempt(name, payload, Duration.ZERO, this::work));
@@ -243,7 +247,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             if (reply == null) {
                 throw new IllegalStateException("the handler has returned no reply");
             }
-            checked(reply.status, reply.headers);
+            reply.sendable();
             if (!reply.isFinal()) {
                 throw new NotFinal(reply);
             } else if (reply.status >= 400) {
@@ -275,13 +279,8 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             if (endedByHandler(error)) {
                 throw new SQLException(HandlerConnection.MISUSE, Transaction.state(error), error);
             }
-            throw error;
+            throw error instanceof Transaction.Passing && error.getCause() instanceof Exception cause ? cause : error;
         }
-    }
-
-    /** not_begun and unrecorded: the handler has sent a COMMIT or a ROLLBACK. */
-    private static boolean endedByHandler(Throwable error) {
-        return Set.of("ID007", "ID008").contains(Objects.requireNonNullElse(Transaction.state(error), ""));
     }
 
     /**
@@ -290,121 +289,17 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
      */
     public HttpHandler http(Function<HttpExchange, String> caller, Handler handler) {
         Objects.requireNonNull(handler, "http needs a handler");
-        return exchange -> {
-            var sent = new AtomicBoolean();
-            Runnable onTimeout = () -> {
-                // The handler may never return.
-                if (sent.compareAndSet(false, true)) {
-                    send(exchange, Problem.UNAVAILABLE.reply());
-                }
-            };
-            Reply reply = replied(() -> received(exchange, caller, handler, onTimeout));
-            if (sent.compareAndSet(false, true)) {
-                send(exchange, reply);
-            }
-        };
+        return new JdkServer(this, caller).protect(handler);
     }
 
     /** For a GET on the server of the JDK. caller must be that of the protected route. */
     public HttpHandler answer(Function<HttpExchange, String> caller) {
-        return exchange -> send(exchange, replied(
-                () -> lookUp(exchange.getRequestHeaders().get("Idempotency-Key"), id(exchange, caller))));
+        return new JdkServer(this, caller).answer();
     }
 
-    private static Reply replied(Callable<Reply> call) {
-        try {
-            return call.call();
-        } catch (Exception | Error error) {
-            LOG.log(System.Logger.Level.ERROR, "not answered", error);
-            return new Reply(500, Map.of(), null);
-        }
-    }
-
-    private static String id(HttpExchange exchange, Function<HttpExchange, String> caller) {
-        return caller == null ? null : Objects.requireNonNullElse(caller.apply(exchange), "");
-    }
-
-    private Reply received(HttpExchange exchange, Function<HttpExchange, String> caller, Handler handler,
-            Runnable onTimeout) throws Exception {
-        String method = exchange.getRequestMethod();
-        List<String> keys = exchange.getRequestHeaders().get("Idempotency-Key");
-        boolean limited = isProtected(method) && (keys != null || required);
-        byte[] body;
-        try {
-            // One more byte than allowed shows that the body is too large.
-            int most = limited && maxBody < Integer.MAX_VALUE ? maxBody + 1 : Integer.MAX_VALUE;
-            body = exchange.getRequestBody().readNBytes(most);
-        } catch (IOException brokenOff) {
-            return Problem.BODY_INCOMPLETE.reply();
-        }
-        // The server reports the end of a connection as the end of the body.
-        String announced = exchange.getRequestHeaders().getFirst("Content-Length");
-        if (announced != null && body.length < Math.min(Long.parseLong(announced.trim()), maxBody + 1L)) {
-            return Problem.BODY_INCOMPLETE.reply();
-        }
-        String id = limited ? id(exchange, caller) : null;
-        String[] target = exchange.getRequestURI().toString().split("\\?", 2);
-        // A proxy sends the absolute form, http://host/path.
-        String path = target[0].replaceFirst("^[a-zA-Z][a-zA-Z0-9+.-]*://[^/]*", "");
-        String query = target.length < 2 ? null : target[1];
-        return serve(new Request(method, path, query, keys, id, body), handler, onTimeout);
-    }
-
-    private static void send(HttpExchange exchange, Reply reply) {
-        try {
-            exchange.getResponseHeaders().putAll(checked(reply.status, reply.headers));
-            boolean hasBody = reply.body.length > 0 && !exchange.getRequestMethod().equalsIgnoreCase("HEAD");
-            exchange.sendResponseHeaders(reply.status, hasBody ? reply.body.length : -1);
-            if (hasBody) {
-                exchange.getResponseBody().write(reply.body);
-            }
-        } catch (IOException gone) {
-            LOG.log(System.Logger.Level.DEBUG, "the client is gone", gone);
-        } finally {
-            exchange.close();
-        }
-    }
-
-    /** The headers in the form that can be sent, or an IllegalArgumentException. It is called before COMMIT. */
-    private static Headers checked(int status, Map<String, List<String>> headers) {
-        if (status < 200 || status > 599) {
-            throw new IllegalArgumentException("a reply needs a status from 200 to 599, not " + status);
-        }
-        Headers checked = new Headers();
-        headers.forEach((name, values) -> values.forEach(value -> {
-            // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
-            if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
-                throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"
-                        + " that is not in ISO 8859-1 in its value");
-            }
-            if (!name.equalsIgnoreCase("Content-Length") && !name.equalsIgnoreCase("Transfer-Encoding")) {
-                checked.add(name, value);
-            }
-        }));
-        return checked;
-    }
-
-    /** The key that was sent, or null if it is not one valid key. */
-    private String key(List<String> sent) {
-        Matcher quoted = QUOTED.matcher(sent.get(0));
-        Matcher bare = BARE.matcher(sent.get(0));
-        String key = quoted.matches() ? quoted.group(1).replaceAll("\\\\(.)", "$1")
-                : !strict && bare.matches() ? bare.group(1) : null;
-        return sent.size() > 1 || key == null || key.length() > 255 ? null : key;
-    }
-
-    /** The caller, a colon, the key. No caller can produce the name of another caller's request. */
-    private static String name(String caller, String key) {
-        if (caller != null && caller.isEmpty()) {
-            throw new IllegalStateException("the caller's id is empty: authenticate in front of the adapter; the"
-                    + " function must return the principal's id");
-        }
-        String who = Objects.requireNonNullElse(caller, "");
-        String escaped = URLEncoder.encode(who, UTF_8).replace("+", "%20").replace("*", "%2A").replace("%40", "@");
-        String prefix = escaped.length() > 100 ? "~" + digest(who.getBytes(UTF_8)) : escaped;
-        String name = prefix + ":" + key;
-        String shorter = prefix + "~:" + digest(key.getBytes(UTF_8)) + ":" + key;
-        return name.length() <= 255 ? name : shorter.substring(0, 255);
+    /** not_begun and unrecorded: the handler has sent a COMMIT or a ROLLBACK. */
+    private static boolean endedByHandler(Throwable error) {
+        return Set.of("ID007", "ID008").contains(Objects.requireNonNullElse(Transaction.state(error), ""));
     }
 
     /** The DETAIL of an error of the database. */
@@ -415,13 +310,5 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             }
         }
         return error.getMessage();
-    }
-
-    private static String digest(byte[] bytes) {
-        try {
-            return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(bytes));
-        } catch (NoSuchAlgorithmException impossible) {
-            throw new AssertionError(impossible);
-        }
     }
 }

@@ -273,12 +273,13 @@ def test_the_response_behaves_as_that_of_net_http(go, run):
     assert "content-type" in str(database("SELECT response FROM idem_lookup('cases', %s)", f":{run}-html"))
 
 
-def test_headers_of_layers_in_front_are_kept(go, run):
+def test_headers_of_layers_in_front_are_kept(app, run):
     for replayed in (False, True):
-        answer = go.send("/middleware", run)
+        answer = app.send("/middleware", run)
         assert answer.status == 201 and answer.headers["X-Frame-Options"] == "DENY"
-        assert answer.headers.get_all("Vary") == (["Origin"] if replayed else ["Origin", "Accept"])
-        assert ("X-Removed" in answer.headers) == replayed
+        assert set(answer.headers.get_all("Vary")) == ({"Origin"} if replayed else {"Origin", "Accept"})
+        if app.language == "go":
+            assert ("X-Removed" in answer.headers) == replayed
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])

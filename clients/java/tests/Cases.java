@@ -1,6 +1,9 @@
+import com.sun.net.httpserver.Filter;
+import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import com.zaxxer.hikari.HikariConfig;
 import com.zaxxer.hikari.HikariDataSource;
+import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.SocketTimeoutException;
 import java.sql.Connection;
@@ -235,6 +238,20 @@ final class Cases {
         route(server, guard, "/header-nul", (connection, run) -> withHeader(connection, run, "Location", "/x\0"));
         route(server, guard, "/content-length", (connection, run) ->
                 withHeader(connection, run, "content-length", "1"));
+        server.createContext("/middleware", guard.http(null, (connection, request) -> new IdempotencyKey.Reply(201,
+                Map.of("Vary", List.of("Accept")), null))).getFilters().add(new Filter() {
+                    @Override
+                    public void doFilter(HttpExchange exchange, Chain chain) throws IOException {
+                        exchange.getResponseHeaders().set("Vary", "Origin");
+                        exchange.getResponseHeaders().set("X-Frame-Options", "DENY");
+                        chain.doFilter(exchange);
+                    }
+
+                    @Override
+                    public String description() {
+                        return "headers";
+                    }
+                });
         route(server, guard, "/null", (connection, run) -> {
             created(connection, run);
             return null;
