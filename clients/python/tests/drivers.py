@@ -19,6 +19,13 @@ NAMES = [
 ]
 
 
+def some(names, short):
+    """The parameters of a test: those that are not in `short` run in the long form only."""
+    import pytest
+
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
 def asynchronous(name):
     return name.endswith("async") or name == "asyncpg"
 

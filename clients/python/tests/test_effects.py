@@ -1,5 +1,5 @@
-"""What is recorded as refused leaves no effects, also those that an ORM has kept back, and what is answered with success
-has been committed."""
+"""What is recorded as refused leaves no effects, also none that an ORM has kept back, and what is answered with
+success has been committed."""
 
 import asyncio
 import uuid
@@ -22,7 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker 
 from idempotence._await import finish, settle  # noqa: E402
 from idempotence.fastapi import Idempotent  # noqa: E402
 
-DIALECTS = ["psycopg", "psycopg async", "asyncpg async"]
+DIALECTS = drivers.some(["psycopg", "psycopg async", "asyncpg async"], ["psycopg", "asyncpg async"])
 
 
 class Base(DeclarativeBase):

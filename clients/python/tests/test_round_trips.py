@@ -147,7 +147,12 @@ def test_calls_outside_a_transaction_take_one_round_trip(counter, name):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", ["SAVEPOINT", "idem_record", "COMMIT"])
-@pytest.mark.parametrize("name", ["psycopg-pool", "psycopg-async", "asyncpg", "sqlalchemy-psycopg-async"])
+@pytest.mark.parametrize(
+    "name",
+    drivers.some(
+        ["psycopg-pool", "psycopg-async", "asyncpg", "sqlalchemy-psycopg-async"], ["psycopg-async", "asyncpg"]
+    ),
+)
 def test_a_connection_that_is_cut_between_folded_statements(counter, name, at, when):
     """The request is executed once, and answered after its COMMIT."""
     key = uuid.uuid4().hex[:12]

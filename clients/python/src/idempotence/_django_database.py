@@ -32,6 +32,7 @@ class BorrowedTx(Tx):
 
         async def fetch() -> list[Any]:
             return fetched
+
         return fetch
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._await import settle
 from ._body import signature
-from ._errors import InProgress, Interrupted, Spoilt, Superseded, sqlstate
+from ._errors import InProgress, Interrupted, Superseded, sqlstate
 from ._lease import Done, Lease
 from ._options import Facts, Options
 from ._reply import Answered, Reply
