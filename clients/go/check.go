@@ -2,6 +2,7 @@ package idempotence
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -23,15 +24,15 @@ const fault = `SELECT coalesce((
   ORDER BY visible DESC, lacks LIMIT 1),
   'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')`
 
-// notPreloaded fails with 55000 if the extension's library is not preloaded and pg_cron is not installed.
-const notPreloaded = `SELECT count(*)::text FROM idempotence.errors WHERE to_regclass('cron.job') IS NULL`
+const preload = "preload: the server does not preload the library, so expired outcomes are not removed: add" +
+	" idempotence to shared_preload_libraries and restart, or CALL idem_sweep() at least once an hour"
 
 // Check returns what was found in the database, such as "extension 1.2.0" or "managed 1.2.0", and a sentence for each
 // problem that prevents requests. Call it when a service starts.
 func (r *Requests) Check(ctx context.Context) (edition string, problems []string) {
 	found, err := r.value(ctx, fault)
 	if err != nil {
-		return "", []string{"unreachable: no connection to the database can be had: " + err.Error()}
+		return "", []string{"unreachable: no connection to the database: " + err.Error()}
 	}
 	if found != "" {
 		return "", []string{found}
@@ -39,27 +40,30 @@ func (r *Requests) Check(ctx context.Context) (edition string, problems []string
 	edition, _ = r.value(ctx, "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"+
 		" WHERE extname = 'idempotence'), 'managed ' || substring(obj_description(to_regnamespace('idempotence'),"+
 		" 'pg_namespace') FROM '[0-9.]+'), '')")
-	// The edition for managed services has no function idem_ready.
-	if strings.HasPrefix(edition, "extension") {
+	if strings.HasPrefix(edition, "extension") { // the edition for managed services has neither
 		if ready, _ := r.value(ctx, "SELECT idem_ready()::text"); ready != "true" {
 			problems = append(problems,
-				"ready: no request can be begun here now: SELECT * FROM idempotence.health tells why")
+				"ready: no request can be begun now: SELECT * FROM idempotence.health has the reason")
+		}
+		_, err := r.value(ctx, "SELECT EXISTS (SELECT FROM idempotence.in_flight)::text")
+		if state(err) == "55000" {
+			problems = append(problems, preload)
 		}
 	}
-	if r.Session != "" && problems == nil {
+	if r.Session != "" {
 		_, err := r.value(ctx, "SELECT status FROM idem_lookup($1::text, 'idempotence check')", r.Session)
 		switch state(err) {
-		case "42704", "ID012":
-			problems = append(problems, "session: "+r.Session+" is not to be found here: "+err.Error())
+		case "42704":
+			problems = append(problems, fmt.Sprintf(
+				"session: there is no session %s: SELECT idem_create_session('%[1]s')", r.Session))
 		case "42501":
-			problems = append(problems, "rights: this role may not use the session "+r.Session+
-				": its owner lends it by idem_alter_session(…, usable_by => …)")
+			problems = append(problems, fmt.Sprintf("rights: this role may not use the session %s:"+
+				" its owner lends it by idem_alter_session('%[1]s', usable_by => …)", r.Session))
+		case "ID012":
+			problems = append(problems, fmt.Sprintf("session: the session %s lives on another server: %v", r.Session, err))
 		}
 	}
-	if _, err := r.value(ctx, notPreloaded); state(err) == "55000" {
-		problems = append(problems, "sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()")
-	}
-	// Roles without the monitor level cannot see this row of the extension's view.
+	// Only a monitor can read whether the database is swept.
 	sweep := "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"
 	if late, err := r.value(ctx, sweep); err == nil && late != "" {
 		problems = append(problems, "sweep: "+late)

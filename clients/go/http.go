@@ -167,7 +167,8 @@ func (c *call) free() *reply {
 // meanwhile.
 func (c *call) once(name string) *reply {
 	path, query := target(c.r)
-	payload := map[string]string{"method": c.r.Method, "path": path, "query": query, "body": digest(c.body)}
+	payload := map[string]string{"method": strings.ToUpper(c.r.Method), "path": path, "query": query,
+		"body": digest(c.body)}
 	var answer *reply
 	work := func(ctx context.Context, tx pgx.Tx) (_ any, err error) {
 		answer, err = c.handle(ctx, tx)

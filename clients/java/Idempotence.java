@@ -147,11 +147,15 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
               'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')
             """;
 
+    private static final String PRELOAD = "preload: the server does not preload the library, so expired outcomes are"
+            + " not removed: add idempotence to shared_preload_libraries and restart, or CALL idem_sweep() at least once an"
+            + " hour";
+
     /** What prevents requests. Call it when a service starts. */
     public Check check() {
         Object fault = value(FAULT);
         if (fault instanceof Exception) {
-            return new Check(null, List.of("unreachable: no connection to the database can be had: " + fault));
+            return new Check(null, List.of("unreachable: no connection to the database: " + fault));
         }
         if (!fault.equals("")) {
             return new Check(null, List.of((String) fault));
@@ -160,26 +164,26 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         String edition = String.valueOf(value("SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"
                 + " WHERE extname = 'idempotence'), 'managed ' || substring(obj_description("
                 + "to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"));
-        // The edition for managed services has no function idem_ready.
-        Object ready = edition.startsWith("extension") ? value("SELECT idem_ready()") : true;
-        if (!Boolean.TRUE.equals(ready)) {
-            problems.add("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why");
+        if (edition.startsWith("extension")) { // the edition for managed services has neither
+            if (!Boolean.TRUE.equals(value("SELECT idem_ready()"))) {
+                problems.add("ready: no request can be begun now: SELECT * FROM idempotence.health has the reason");
+            }
+            if ("55000".equals(state(value("SELECT EXISTS (SELECT FROM idempotence.in_flight)")))) {
+                problems.add(PRELOAD);
+            }
         }
-        Object found = session == null || !problems.isEmpty() ? null
-                : value("SELECT status FROM idem_lookup(?, 'idempotence check')", session);
-        String why = String.valueOf(state(found));
-        if (why.matches("42704|ID012")) {
-            problems.add("session: " + session + " is not to be found here: " + found);
-        } else if (why.equals("42501")) {
-            problems.add("rights: this role may not use the session " + session
-                    + ": its owner lends it by idem_alter_session(…, usable_by => …)");
+        if (session != null) {
+            Object found = value("SELECT status FROM idem_lookup(?, 'idempotence check')", session);
+            switch (Objects.requireNonNullElse(state(found), "")) {
+                case "42704" -> problems.add("session: there is no session %s: SELECT idem_create_session('%1$s')"
+                        .formatted(session));
+                case "42501" -> problems.add(("rights: this role may not use the session %s: its owner lends it by"
+                        + " idem_alter_session('%1$s', usable_by => …)").formatted(session));
+                case "ID012" -> problems.add("session: the session " + session + " lives on another server: " + found);
+                default -> { }
+            }
         }
-        // The view fails with 55000 if the extension's library is not preloaded.
-        Object errors = value("SELECT count(*) FROM idempotence.errors WHERE to_regclass('cron.job') IS NULL");
-        if ("55000".equals(state(errors))) {
-            problems.add("sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()");
-        }
-        // Roles without the monitor level cannot see this row of the extension's view.
+        // Only a monitor can read whether the database is swept.
         String sweep = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
         if (value(sweep) instanceof String late) {
             problems.add("sweep: " + late);

@@ -218,7 +218,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         /** A duplicate does not wait in the database, because it would occupy a connection meanwhile. */
         Reply once(String name) throws Exception {
             String payload = "{\"method\": %s, \"path\": %s, \"query\": %s, \"body\": \"%s\"}".formatted(
-                    Json.quote(request.method), Json.quote(request.path),
+                    Json.quote(request.method.toUpperCase(Locale.ROOT)), Json.quote(request.path),
                     Json.quote(Objects.requireNonNullElse(request.query, "")), RequestName.digest(request.body));
             try {
                 Idempotence.Answer answer = requests.retried(waits,
