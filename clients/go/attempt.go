@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgconn"
+	"github.com/jackc/pgconn/stmtcache"
 	"github.com/jackc/pgx/v4"
 	"github.com/jackc/pgx/v4/pgxpool"
 )
@@ -247,7 +248,14 @@ func (c *connection) pipeline(commands ...command) ([]*pgconn.Result, error) {
 				values[i] = []byte(*argument)
 			}
 		}
-		batch.ExecParams(each.sql, values, nil, nil, nil)
+		name, err := c.prepared(each)
+		if err != nil {
+			return nil, ours(c.ctx, c.conn, err)
+		} else if name != "" {
+			batch.ExecPrepared(name, values, nil, nil)
+		} else {
+			batch.ExecParams(each.sql, values, nil, nil, nil)
+		}
 	}
 	results, err := c.conn.PgConn().ExecBatch(c.ctx, batch).ReadAll()
 	for _, result := range results {
@@ -255,10 +263,31 @@ func (c *connection) pipeline(commands ...command) ([]*pgconn.Result, error) {
 			err = result.Err
 		}
 	}
+	if cache := c.conn.StatementCache(); err != nil && cache != nil {
+		for _, each := range commands {
+			cache.StatementErrored(each.sql, err)
+		}
+	}
 	if err == nil && len(results) != len(commands) {
 		err = fmt.Errorf("%d results of %d commands", len(results), len(commands))
 	}
 	return results, ours(c.ctx, c.conn, err)
+}
+
+// prepared is the name of the prepared statement for a command, or "" if it is sent as text. pgx prepares a statement
+// when a connection first uses it, unless the pool is configured for PgBouncer. It cannot prepare in an aborted
+// transaction.
+func (c *connection) prepared(command command) (string, error) {
+	cache := c.conn.StatementCache()
+	if len(command.arguments) == 0 || cache == nil || cache.Mode() != stmtcache.ModePrepare || c.aborted() ||
+		c.conn.Config().PreferSimpleProtocol {
+		return "", nil
+	}
+	statement, err := cache.Get(c.ctx, command.sql)
+	if err != nil {
+		return "", err
+	}
+	return statement.Name, nil
 }
 
 func ref(text string) *string { return &text }

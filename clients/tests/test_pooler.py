@@ -12,11 +12,15 @@ import time
 
 import pytest
 import servers
-from test_agents import AGENTS
 from test_cases import effects, free_port, recorded, run, served  # noqa: F401 (run is a fixture)
 
-# What a driver needs behind PgBouncer 1.18, which does not know prepared statements.
-OPTIONS = {"go": "statement_cache_mode=describe", "java": "prepareThreshold=0"}
+# PgBouncer 1.18 does not know prepared statements, so a driver needs one of these options.
+OPTIONS = [
+    ("go", "statement_cache_mode=describe"),
+    ("go", "prefer_simple_protocol=true"),
+    ("java", "prepareThreshold=0"),
+    ("java", "preferQueryMode=simple"),
+]
 
 
 @contextlib.contextmanager
@@ -45,12 +49,13 @@ def pgbouncer(folder):
         process.wait()
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+@pytest.fixture(scope="module", params=OPTIONS, ids="-".join)
 def pooled(request, tmp_path_factory):
     if not shutil.which("pgbouncer"):
         pytest.skip("pgbouncer is not installed")
     with pgbouncer(tmp_path_factory.mktemp("pgbouncer")) as uri:
-        with served(request.param, IDEM_OWNER=f"{uri}&{OPTIONS[request.param]}") as app:
+        language, option = request.param
+        with served(language, IDEM_OWNER=f"{uri}&{option}") as app:
             yield app
 
 
