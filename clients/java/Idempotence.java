@@ -293,35 +293,23 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     /** Commits the outcome together with the effects of the work. */
     private void record(Transaction transaction, Object key, Answer answer) throws Exception {
         boolean failed = answer.status.equals("failed");
-        Object[] arguments = {session, key, answer.response, failed, interval(ttl)};
-        try {
-            transaction.commit(RECORD, arguments);
-        } catch (SQLException error) {
-            if (!failed || !Transaction.ABORTED.equals(error.getSQLState())) {
-                throw error;
-            }
-            // The work has handled an error of the database and refuses the request: recorded, without effects.
-            transaction.commit(UNDO + RECORD, arguments);
-        }
+        // A work that has handled an error of the database and refuses the request is recorded without effects.
+        String undo = failed && transaction.aborted() ? UNDO : "";
+        transaction.commit(undo + RECORD, session, key, answer.response, failed, interval(ttl));
     }
 
     /** Runs the work in a transaction without a request. A refusal whose transaction was aborted has no effects. */
     void unprotected(LimitedWork work) throws Exception {
         try (var transaction = new Transaction(pool)) {
-            boolean refused = false;
             try {
                 transaction.work(connection -> work.on(transaction, connection));
             } catch (Final refusal) {
-                refused = true;
-            }
-            try {
-                // The driver does not report that the server answered COMMIT with ROLLBACK. The SELECT does.
-                transaction.commit("SELECT 1");
-            } catch (SQLException error) {
-                if (!refused || !Transaction.ABORTED.equals(error.getSQLState())) {
-                    throw error;
+                if (transaction.aborted()) {
+                    return;
                 }
             }
+            // The driver does not report that the server answered COMMIT with ROLLBACK. The SELECT does.
+            transaction.commit("SELECT 1");
         }
     }
 

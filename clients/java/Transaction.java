@@ -15,6 +15,8 @@ import java.util.concurrent.Executors;
 import java.util.regex.Pattern;
 import javax.sql.DataSource;
 import org.postgresql.PGConnection;
+import org.postgresql.core.BaseConnection;
+import org.postgresql.core.TransactionState;
 
 /**
  * One transaction on a connection of the pool. It has three parts: (BEGIN, idem_begin, SAVEPOINT), the statements of
@@ -31,9 +33,6 @@ final class Transaction implements AutoCloseable {
     });
     // "What to retry" in docs/reference.md. 57014 is missing because a cancelled statement may take as long again.
     private static final Pattern TRANSIENT = Pattern.compile("08|25P03|40001|40P01|53|55P03|57P0[1-35]");
-
-    /** current transaction is aborted, commands ignored until end of transaction block */
-    static final String ABORTED = "25P02";
 
     /** An error of this connection that a new attempt may not meet. Only these are retried. */
     static final class Passing extends Exception {
@@ -148,6 +147,15 @@ final class Transaction implements AutoCloseable {
             }
         } catch (SQLException broken) {
             return; // it is closed already
+        }
+    }
+
+    /** Whether the server refuses further statements, because one has failed. */
+    boolean aborted() {
+        try {
+            return connection.unwrap(BaseConnection.class).getTransactionState() == TransactionState.FAILED;
+        } catch (SQLException lost) {
+            return false; // the next statement reports that
         }
     }
 

@@ -175,6 +175,12 @@ def test_a_statement_that_the_handler_cancels_is_not_repeated(app, run, status, 
         assert app.calls(run) == 1
 
 
+def test_a_lost_connection_repeats_a_handler_that_answers_regardless(app, run):
+    answer = app.send("/lost-422", run)
+    assert (answer.status, answer.body) == (201, "created")
+    assert (effects(run), recorded(run), app.calls(run)) == (1, "succeeded", 2)
+
+
 # -------------------------------------------------------------------------------------------------------------- limits
 
 

@@ -30,6 +30,17 @@ func note(run, format string, arguments ...any) {
 	notes.of[run] = append(notes.of[run], fmt.Sprintf(format, arguments...))
 }
 
+func callCount(run string) (count int) {
+	notes.Lock()
+	defer notes.Unlock()
+	for _, each := range notes.of[run] {
+		if each == "call" {
+			count++
+		}
+	}
+	return
+}
+
 // handler is a handler that has read the run from the body.
 type handler func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string)
 
@@ -125,6 +136,16 @@ func serveCases(port string) {
 			fmt.Fprint(w, "too slow")
 		})
 	}
+	route("/lost-422", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+		if callCount(run) > 1 {
+			created(w, r, tx, run)
+			return
+		}
+		_ = effect(r.Context(), tx, run)
+		_ = act(r.Context(), tx, run, object{"terminate": nil})
+		_ = effect(r.Context(), tx, run)
+		http.Error(w, "the handler takes the lost connection for a refusal", http.StatusUnprocessableEntity)
+	})
 	mux.Handle("/hang", protect(limited, func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 		created(w, r, tx, run)
 		time.Sleep(3 * time.Second)

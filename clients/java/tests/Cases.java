@@ -78,6 +78,7 @@ final class Cases {
     }
 
     static void serve(int port) throws Exception {
+        Agent.helper = DriverManager.getConnection("jdbc:" + System.getenv("IDEM_OWNER"));
         var server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 100);
         server.setExecutor(Executors.newCachedThreadPool());
         var guard = new IdempotencyKey(REQUESTS);
@@ -147,6 +148,19 @@ final class Cases {
                 return reply(status, "");
             });
         }
+        route(server, guard, "/lost-422", (connection, run) -> {
+            if (Collections.frequency(NOTES.get(run), "call") > 1) {
+                return created(connection, run);
+            }
+            effect(connection, run, 1);
+            try {
+                Agent.act(connection, run, new Agent.Member("terminate", null, null));
+                effect(connection, run, 1);
+            } catch (SQLException lost) {
+                return reply(422, "the handler takes the lost connection for a refusal");
+            }
+            throw new AssertionError("the connection was not lost");
+        });
         route(server, limited, "/hang", (connection, run) -> {
             var reply = created(connection, run);
             for (long end = System.nanoTime() + 3_000_000_000L; System.nanoTime() < end;) {
