@@ -40,7 +40,10 @@ func (f failure) Error() string { return f.cause.Error() }
 // makes pgx close the connection. It is recorded in a new transaction, and the work is not called again.
 type unrecorded struct{ Final }
 
-var errClosed = errors.New("a statement's context ended, which closed the connection: nothing is kept")
+var (
+	errClosed        = errors.New("a statement's context ended, which closed the connection: nothing is kept")
+	errHandlerClosed = errors.New("the connection is closed, and the handler has used it directly: nothing is kept")
+)
 
 // run attempts a request until it has an answer.
 func (r *Requests) run(
@@ -104,6 +107,9 @@ func (c *connection) do(work Work) (response any, refused bool, err error) {
 	}
 	if err := c.end(c.ctx); err != nil {
 		return nil, false, failure{err}
+	}
+	if c.shared && c.conn.IsClosed() {
+		return nil, false, failure{errHandlerClosed}
 	}
 	var final Final
 	if errors.As(err, &final) {

@@ -3,6 +3,7 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.SQLNonTransientConnectionException;
 import java.sql.SQLRecoverableException;
 import java.sql.SQLTimeoutException;
 import java.sql.SQLTransientConnectionException;
@@ -124,6 +125,10 @@ final class Transaction implements AutoCloseable {
         } catch (SQLException misuse) {
             throw new WorkFailed(misuse);
         }
+        if (handle.shared() && lost()) {
+            throw new WorkFailed(new SQLNonTransientConnectionException("the connection is closed, and the handler has"
+                    + " used the driver's connection directly: nothing is kept", failure));
+        }
         if (failure instanceof Idempotence.Final refused) {
             throw refused;
         } else if (failure != null && (handle.raisedTransient(failure) || lost())) {
@@ -161,7 +166,8 @@ final class Transaction implements AutoCloseable {
 
     private boolean lost() {
         try {
-            return connection.isClosed();
+            // A pool does not notice that the driver's connection is closed.
+            return connection.isClosed() || connection.unwrap(Connection.class).isClosed();
         } catch (SQLException broken) {
             return true;
         }

@@ -136,6 +136,11 @@ def test_the_handler_must_not_end_the_transaction(app, run, how):
     assert (effects(run), recorded(run), app.calls(run)) == (0, "unknown", 1)
 
 
+def test_a_handler_that_closes_the_drivers_connection_is_not_repeated(app, run):
+    assert app.send("/close-driver", run).status == 500
+    assert (effects(run), recorded(run), app.calls(run)) == (0, "unknown", 1)
+
+
 @pytest.mark.parametrize("how", ["commit", "rollback"])
 def test_the_handler_must_not_end_the_transaction_in_sql(app, run, how):
     assert app.send(f"/sql-{how}", run).status == 500

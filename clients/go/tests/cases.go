@@ -303,6 +303,10 @@ func goCases(mux *http.ServeMux, route func(string, handler), guard idempotence.
 			note(run, "conn: %v", err)
 		}()
 	})
+	route("/close-driver", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+		created(w, r, tx, run)
+		_ = tx.Conn().Close(r.Context())
+	})
 	route("/headers", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 		w.Header().Set("Content-Length", "3")
 		w.Header()["etag"] = []string{`"1"`}

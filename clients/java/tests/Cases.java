@@ -287,6 +287,11 @@ final class Cases {
             });
             return reply;
         });
+        route(server, guard, "/close-driver", (connection, run) -> {
+            var reply = created(connection, run);
+            ((Connection) connection.unwrap(PGConnection.class)).close();
+            return reply;
+        });
         var config = new HikariConfig();
         config.setJdbcUrl("jdbc:postgresql://127.0.0.1:1/none?user=none");
         config.setConnectionTimeout(300);
