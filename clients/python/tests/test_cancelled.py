@@ -25,7 +25,7 @@ from starlette.routing import Route  # noqa: E402
 
 import idempotence  # noqa: E402
 from idempotence._await import finish  # noqa: E402
-from idempotence._drivers import transaction_of  # noqa: E402
+from idempotence._drivers import driver_of, transaction_of  # noqa: E402
 from idempotence.fastapi import Idempotent  # noqa: E402
 from idempotence.starlette import Idempotent as StarletteIdempotent  # noqa: E402
 
@@ -53,7 +53,7 @@ def application(idempotent, handler):
     """POST /KEY calls handler(conn, key, tasks), in a thread if the driver blocks."""
     app = FastAPI()
     app.router.route_class = idempotent.route
-    if idempotent.driver().asynchronous:
+    if driver_of(idempotent.pool).asynchronous:
 
         @app.post("/{key}")
         async def asynchronous(key: str, tasks: BackgroundTasks, conn=Depends(idempotent)):

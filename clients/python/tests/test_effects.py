@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine  # no
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker  # noqa: E402
 
 from idempotence._await import finish, settle  # noqa: E402
+from idempotence._drivers import driver_of  # noqa: E402
 from idempotence.fastapi import Idempotent  # noqa: E402
 
 DIALECTS = drivers.some(["psycopg", "psycopg async", "asyncpg async"], ["psycopg", "asyncpg async"])
@@ -65,7 +66,7 @@ def answers(pool, handler, keys=None, **options):
     idempotent = Idempotent(pool, "effects", **options)
     app = FastAPI()
     app.router.route_class = idempotent.route
-    if idempotent.driver().asynchronous:
+    if driver_of(idempotent.pool).asynchronous:
 
         @app.post("/")
         async def asynchronous(session=Depends(idempotent)):

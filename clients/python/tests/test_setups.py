@@ -241,7 +241,7 @@ class User:
     """As many libraries have it: without a text form of its own."""
 
 
-@pytest.mark.parametrize("who", [None, "", True, 1.5, b"alice", User(), {"id": 1}, {1}, ["alice"]], ids=repr)
+@pytest.mark.parametrize("who", [None, "", True, 1.5, b"alice", User(), {"id": 1}, {1}, ["alice"]], ids=type)
 def test_what_is_no_identity_is_refused(pool, who):
     calls, name = [], uuid.uuid4().hex
 

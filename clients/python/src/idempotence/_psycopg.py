@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -108,12 +108,12 @@ def named_as(kind: Any, derived: Any) -> Any:
 
 
 @functools.cache
-def _lent(kind: Hashable) -> Any:
+def _lent(kind: Any) -> Any:
     """The class of the connection that a handler receives: the pool's connection under an identity of its own. It
     shares all state with the pool's connection until the transaction ends; from then on every use is refused, also by
     cursors that the handler has kept. It notes the errors that the server reports."""
 
-    class Lent(kind):  # type: ignore[misc,valid-type]
+    class Lent(kind):  # type: ignore[misc]
         __slots__ = ()
 
         if issubclass(kind, psycopg.AsyncConnection):
@@ -141,11 +141,11 @@ def _lent(kind: Hashable) -> Any:
 
 
 @functools.cache
-def _ended(kind: Hashable) -> Any:
+def _ended(kind: Any) -> Any:
     """The class of a connection whose transaction has ended. It has the layout of the class above, so the class of the
     object can be exchanged."""
 
-    class Ended(kind):  # type: ignore[misc,valid-type]
+    class Ended(kind):  # type: ignore[misc]
         __slots__ = ()
 
         def __getattribute__(self, name: str) -> Any:
@@ -170,8 +170,8 @@ class PsycopgTx(Tx):
         super().__init__(driver)
         self.raw, self.autocommit = raw, raw.autocommit
         raw.idempotence = self
-        self.kind: Hashable = type(raw)
-        self.conn: Any = object.__new__(_lent(self.kind))
+        self.kind: Any = type(raw)
+        self.conn: Any = object.__new__(_lent(self.kind))  # type: ignore[arg-type]
         self.conn.__dict__ = raw.__dict__
         # In autocommit mode statements would take effect one by one after a ROLLBACK that the handler executes.
         raw._autocommit = False

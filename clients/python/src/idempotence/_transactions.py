@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ._await import T, finish, uninterrupted
-from ._errors import RETRYABLE, sqlstate
+from ._errors import RETRYABLE, Spoilt, sqlstate
 
 Statement = tuple[str, tuple[Any, ...]]
 Fetch = Callable[[], Awaitable[list[Any]]]
@@ -144,7 +144,7 @@ class Tx:
         """Whether the same transaction may be sent again. Only the state of this connection decides, and what the
         server has reported on it: an error of another database or of the network is the application's."""
         state = sqlstate(error)
-        if state and await self.reported(error):
+        if state and not isinstance(error, Spoilt) and await self.reported(error):
             return bool(RETRYABLE.match(state))
         return self.lost()
 
