@@ -148,8 +148,8 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
             """;
 
     private static final String PRELOAD = "preload: the server does not preload the library, so expired outcomes are"
-            + " not removed: add idempotence to shared_preload_libraries and restart, or CALL idem_sweep() at least once an"
-            + " hour";
+            + " not removed: add idempotence to shared_preload_libraries and restart, or CALL idem_sweep() at least once"
+            + " an hour";
 
     /** What prevents requests. Call it when a service starts. */
     public Check check() {
