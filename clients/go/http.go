@@ -3,285 +3,296 @@ package idempotence
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
-	"net/url"
-	"regexp"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v4"
 )
 
-// Key is the header Idempotency-Key for handlers of POST and PATCH, as the IETF's draft and Stripe have it. Those of
-// other methods get a transaction and no more.
+// Key protects HTTP handlers with the header Idempotency-Key, as the IETF's draft and Stripe describe it.
 //
 //	guard := idempotence.Key{Requests: payments}
 //	http.Handle("/transfers", guard.Protect(handler))
 //
-// The handler works on idempotence.Tx(r.Context()), and its answer leaves after COMMIT has returned. So it must be
-// whole: it is kept in memory, and cannot be streamed. What is recorded is what the clients for other languages record.
-// There is no lease, no wait for who is at work, and no GET on the key.
+// The handler works on idempotence.Tx(r.Context()), and its answer is sent after COMMIT has returned. The answer is
+// therefore kept in memory and cannot be streamed: the ResponseWriter is neither a Flusher nor a Hijacker. The recorded
+// answers are those of the clients for other languages. Leases are not available.
 type Key struct {
 	Requests *Requests
-	Optional bool                       // a request without a key gets a transaction and no more
-	Strict   bool                       // only the quoted string of the draft is a key
-	MaxBody  int64                      // the most bytes that are protected, by default 1 MB; larger bodies are refused
-	Caller   func(*http.Request) string // whose keys are then its own; nil: all are one
+	Optional bool  // a request without a key runs in a transaction and is not protected
+	Strict   bool  // only the quoted string of the draft is accepted as a key
+	MaxBody  int64 // the largest body in bytes, by default 1 MiB; larger ones are refused with 413
+	// Methods are the protected methods in any case, by default all except GET, HEAD, OPTIONS and TRACE. Requests with
+	// other methods run in a transaction and are not protected.
+	Methods []string
+	// Caller returns the id of the principal that a layer in front has authenticated. Each caller has its own keys. An
+	// empty id is a programming error and is answered with 500. nil: all callers share their keys.
+	Caller func(*http.Request) string
+	// Wait is how long a duplicate waits for the lock holder, without occupying a connection. By default it is answered
+	// with 409 at once.
+	Wait time.Duration
+	// HandlerTimeout limits the handler, by default to 60 s. After that the answer is 503 and nothing is kept.
+	HandlerTimeout time.Duration
 }
 
-// doing is what the context of a protected request has.
-type doing struct {
-	tx  pgx.Tx
-	err error
+// protected is the value in the context of a protected request.
+type protected struct {
+	tx   pgx.Tx
+	fail func(error)
 }
 
-type place struct{}
+type contextKey struct{}
 
-// Tx is the transaction of a protected request, which the handler works in.
-func Tx(ctx context.Context) pgx.Tx { return ctx.Value(place{}).(*doing).tx }
-
-// Fail tells of an error of the handler, which cannot return it, and takes all back, whatever the handler answers. It
-// is called again if the error may pass; anything else is 500.
-func Fail(ctx context.Context, err error) { ctx.Value(place{}).(*doing).err = err }
-
-const docs = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header"
-
-var (
-	// Never Set-Cookie: who sends a key again may be somebody else.
-	kept = []string{"content-type", "content-language", "content-disposition", "location", "etag", "last-modified",
-		"link"}
-	// A string of RFC 8941, and parameters behind it; or, where that is allowed, the key as it is.
-	quoted  = regexp.MustCompile(`^ *"((?:[ !#-\[\]-~]|\\["\\])*)"(?: *; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\--:<-~]+)?)* *$`)
-	bare    = regexp.MustCompile(`^ *([!#-+\--:<-~]+) *$`)
-	escaped = regexp.MustCompile(`\\(.)`)
-)
-
-// reply is an answer that has not left yet.
-type reply struct {
-	status int
-	header http.Header
-	body   bytes.Buffer
-}
-
-func (r *reply) Header() http.Header { return r.header }
-
-func (r *reply) WriteHeader(status int) {
-	if r.status == 0 {
-		r.status = status
+func protectedBy(ctx context.Context) *protected {
+	of, is := ctx.Value(contextKey{}).(*protected)
+	if !is {
+		panic("idempotence: this context is not that of a request to a handler inside of Protect")
 	}
+	return of
 }
 
-func (r *reply) Write(part []byte) (int, error) {
-	r.WriteHeader(http.StatusOK)
-	return r.body.Write(part)
+// Tx is the transaction of a protected request. It refuses every call after the handler has returned.
+func Tx(ctx context.Context) pgx.Tx { return protectedBy(ctx).tx }
+
+// Fail reports an error of the handler, which cannot return it. Nothing is kept, whatever the handler answers. The
+// handler is called again if the error is one of its transaction that may pass; otherwise the answer is 500.
+func Fail(ctx context.Context, err error) { protectedBy(ctx).fail(err) }
+
+// WithTx returns a context for a test of a handler without Protect: Tx returns tx, and Fail calls fail.
+func WithTx(ctx context.Context, tx pgx.Tx, fail func(error)) context.Context {
+	return context.WithValue(ctx, contextKey{}, &protected{tx: tx, fail: fail})
 }
 
-func (r *reply) send(w http.ResponseWriter) {
-	for name, values := range r.header {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(r.status)
-	_, _ = w.Write(r.body.Bytes())
-}
+// errTimeout ends a handler that has exceeded HandlerTimeout.
+var errTimeout = errors.New("the handler has exceeded HandlerTimeout: its connection is closed")
 
-// notFinal is an answer that is not kept, and takes the effects back: a retry executes the request.
+// notFinal is an answer that is not recorded. The effects are rolled back, and a retry executes the request.
 type notFinal struct{ *reply }
 
-func (notFinal) Error() string { return "not kept" }
+func (notFinal) Error() string { return "the answer is not final" }
 
-// Protect answers for the handler.
+// Protect returns a handler that executes every request once. It panics if the guard cannot work.
 func (k Key) Protect(handler http.Handler) http.Handler {
+	if handler == nil {
+		panic("idempotence: Protect needs a handler")
+	}
+	k.check()
+	if k.MaxBody == 0 {
+		k.MaxBody = 1 << 20
+	}
+	if k.HandlerTimeout == 0 {
+		k.HandlerTimeout = time.Minute
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, err := k.serve(r, handler)
-		if err != nil {
-			log.Printf("idempotence: not answered: %v", err)
-			answer = &reply{status: http.StatusInternalServerError}
-		}
-		answer.send(w)
+		c := &call{Key: k, handler: handler, w: w, r: r}
+		c.serve().send(w)
 	})
 }
 
-func (k Key) serve(r *http.Request, handler http.Handler) (*reply, error) {
-	sent := r.Header.Values("Idempotency-Key")
-	if (r.Method != http.MethodPost && r.Method != http.MethodPatch) || (len(sent) == 0 && k.Optional) {
-		var answer *reply
-		err := k.Requests.transaction(r.Context(), time.Now().Add(k.Requests.Deadline), func(tx pgx.Tx) (err error) {
-			answer, err = handled(r, tx, handler)
-			return
-		})
-		return answered(answer, err)
-	}
-	most := k.MaxBody
-	if most == 0 {
-		most = 1 << 20
-	}
-	key := k.key(sent)
+// check panics if the guard cannot work.
+func (k Key) check() {
 	switch {
-	case len(sent) == 0:
-		return problem("key-missing", 400, "this request needs a header Idempotency-Key"), nil
-	case key == "":
-		return problem("key-malformed", 400, "the header Idempotency-Key is not one string of 1 to 255 characters"), nil
-	case r.ContentLength < 0:
-		return problem("length-required", 411, "a body that is to be protected needs a Content-Length"), nil
-	case r.ContentLength > most:
-		return problem("body-too-large", 413, "the body is too large to be protected"), nil
+	case k.Requests == nil || k.Requests.Pool == nil:
+		panic("idempotence: Key needs Requests with a pool: idempotence.New(pool, session)")
+	case k.Requests.Session == "":
+		panic("idempotence: Key needs Requests with a session: idempotence.New(pool, session)")
+	case k.MaxBody < 0 || k.HandlerTimeout < 0 || k.Wait < 0:
+		panic("idempotence: MaxBody, HandlerTimeout and Wait must not be negative")
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+}
+
+// protects reports whether requests with this method need a key.
+func (k Key) protects(method string) bool {
+	if k.Methods == nil {
+		switch method {
+		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+			return false
+		}
+		return true
+	}
+	for _, each := range k.Methods {
+		if strings.EqualFold(each, method) {
+			return true
+		}
+	}
+	return false
+}
+
+// call is one HTTP request.
+type call struct {
+	Key
+	handler http.Handler
+	w       http.ResponseWriter
+	r       *http.Request
+	body    []byte // nil: it is not protected, and the handler reads it from the network
+}
+
+// serve returns the answer after COMMIT.
+func (c *call) serve() *reply {
+	sent := c.r.Header.Values("Idempotency-Key")
+	if !c.protects(c.r.Method) || (len(sent) == 0 && c.Optional) {
+		return c.free()
+	}
+	name, refused := c.name(c.r)
+	if refused != nil {
+		return refused
+	}
+	body, refused := readBody(c.r, c.MaxBody)
+	if refused != nil {
+		return refused
+	}
+	c.body = body
+	return c.once(name)
+}
+
+// free runs the handler in a transaction of its own.
+func (c *call) free() *reply {
+	var answer *reply
+	err := c.Requests.unprotected(c.r.Context(), func(ctx context.Context, tx pgx.Tx) (_ any, err error) {
+		answer, err = c.handle(ctx, tx)
+		if err == nil && answer.status >= 400 {
+			err = Final{}
+		}
+		return nil, err
+	})
+	return c.answer(answer, err)
+}
+
+// once executes or replays the request. A duplicate does not wait in the database, because it would occupy a connection
+// meanwhile.
+func (c *call) once(name string) *reply {
+	path, query := target(c.r)
+	payload := map[string]string{"method": strings.ToUpper(c.r.Method), "path": path, "query": query,
+		"body": digest(c.body)}
+	var answer *reply
+	work := func(ctx context.Context, tx pgx.Tx) (_ any, err error) {
+		answer, err = c.handle(ctx, tx)
+		if err == nil && answer.status >= 400 {
+			err = Final{recorded(answer)}
+		} else if err == nil {
+			return recorded(answer), nil
+		}
 		return nil, err
 	}
-	return k.once(r, key, body, handler)
-}
-
-// once asks and answers. A duplicate waits for nobody: it would hold a connection.
-func (k Key) once(r *http.Request, key string, body []byte, handler http.Handler) (*reply, error) {
-	payload := map[string]string{"method": r.Method, "path": r.URL.Path, "query": r.URL.RawQuery, "body": digest(body)}
-	name := k.name(r, key)
-	var answer *reply
-	err := k.Requests.retried(r.Context(), 0, func(tx pgx.Tx) error {
-		work := func(ctx context.Context, tx pgx.Tx) (any, error) {
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			var err error
-			if answer, err = handled(r, tx, handler); err == nil && answer.status >= 400 {
-				err = Final{recorded(answer)}
-			} else if err == nil {
-				return recorded(answer), nil
-			}
-			return nil, err
-		}
-		done, err := k.Requests.executed(r.Context(), tx, name, payload, 0, work)
-		if err == nil && done.Replayed {
-			answer, err = replayed(done)
-		}
-		return err
-	})
-	switch {
-	case errors.As(err, &InProgress{}):
-		return problem("in-progress", 409, "the first request with this key is still at work: send it again later"), nil
-	case errors.As(err, &Interrupted{}):
-		return problem("interrupted", 409, "the first request with this key stopped in the middle: look why"), nil
-	case state(err) == "ID001":
-		return problem("key-reused", 422, "the key was used for another request: a new one needs a new key"), nil
-	case err != nil && mayRetry(err):
-		return problem("unavailable", 503, "nobody knows what was done: send it again, unchanged"), nil
+	done, err := c.Requests.run(c.r.Context(), request{key: name, payload: payload}, c.Wait, work)
+	if err == nil && done.Replayed {
+		return replayed(done)
 	}
-	return answered(answer, err)
+	return c.answer(answer, err)
 }
 
-func answered(answer *reply, err error) (*reply, error) {
+// answer is the handler's answer if err is nil, and otherwise that of the error.
+func (c *call) answer(answer *reply, err error) *reply {
 	var open notFinal
-	if errors.As(err, &open) {
-		return open.reply, nil
+	own, ofHandler := err.(failure)
+	switch {
+	case err == nil:
+		return answer
+	case ofHandler && errors.As(own.cause, &open):
+		return open.reply
+	case ofHandler && errors.Is(own.cause, errTimeout):
+		log.Printf("idempotence: %s %s: %v", c.r.Method, c.r.URL.Path, errTimeout)
+		return problem("unavailable")
+	case errors.As(err, &InProgress{}):
+		return problem("in-progress")
+	case errors.As(err, &Interrupted{}):
+		return problem("interrupted")
+	case errors.As(err, &passing{}) || c.r.Context().Err() != nil:
+		return problem("unavailable")
+	case state(err) == "ID001":
+		return problem("key-reused")
+	case state(err) == "ID009" && answer != nil:
+		return responseTooLarge(err)
 	}
-	return answer, err
+	return failed(err)
 }
 
-// handled is what the handler answers, if it is to be kept.
-func handled(r *http.Request, tx pgx.Tx, handler http.Handler) (*reply, error) {
-	work, answer := &doing{tx: tx}, &reply{header: http.Header{}}
-	handler.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), place{}, work)))
-	answer.WriteHeader(http.StatusOK)
-	if work.err != nil {
-		return nil, work.err
+// failed is the answer to an error of the program.
+func failed(err error) *reply {
+	if code := state(plain(err)); code == "ID007" || code == "ID008" {
+		err = fmt.Errorf("%w (%v)", errMisuse, err)
 	}
-	switch status := answer.status; {
-	case status < 200 || status >= 500, status == 408, status == 409, status == 425, status == 429:
+	log.Printf("idempotence: not answered: %v", err)
+	return &reply{status: http.StatusInternalServerError, header: http.Header{}}
+}
+
+// handle calls the handler and returns its answer if that is final. It does not wait for a handler that exceeds the
+// timeout or whose caller is gone; such a handler finds its transaction ended.
+func (c *call) handle(ctx context.Context, tx pgx.Tx) (*reply, error) {
+	connection := tx.(*transaction).connection
+	limited, cancel := context.WithTimeout(ctx, c.HandlerTimeout)
+	defer cancel()
+	w := newWriter(c.w, cancel)
+	defer w.close()
+	r := c.r.WithContext(WithTx(limited, tx, w.fail))
+	if c.body != nil {
+		r.Body = io.NopCloser(bytes.NewReader(c.body))
+	}
+	done := make(chan any, 1)
+	go func() {
+		defer func() { done <- recover() }()
+		c.handler.ServeHTTP(w, r)
+		w.WriteHeader(http.StatusOK)
+		_ = connection.end(limited)
+	}()
+	timer := time.NewTimer(c.HandlerTimeout)
+	defer timer.Stop()
+	select {
+	case panicked := <-done:
+		if panicked != nil {
+			panic(panicked)
+		}
+		if limited.Err() == context.DeadlineExceeded {
+			connection.kill()
+			return nil, errTimeout
+		}
+	case <-timer.C:
+		connection.kill()
+		return nil, errTimeout
+	case <-ctx.Done():
+		connection.kill()
+		return nil, ctx.Err()
+	}
+	answer, err := w.finish()
+	if err != nil {
+		return nil, handlersError{err}
+	}
+	if !answer.final() {
 		return nil, notFinal{answer}
 	}
 	return answer, nil
 }
 
-// key is the one that was sent. "": it is none.
-func (k Key) key(sent []string) string {
-	if len(sent) != 1 {
-		return ""
-	}
-	key := ""
-	if found := quoted.FindStringSubmatch(sent[0]); found != nil {
-		key = escaped.ReplaceAllString(found[1], "$1")
-	} else if found := bare.FindStringSubmatch(sent[0]); found != nil && !k.Strict {
-		key = found[1]
-	}
-	if len(key) > 255 {
-		return ""
-	}
-	return key
+// handlersError is an error that the handler has passed to Fail. It keeps a Final in it from being recorded.
+type handlersError struct{ error }
+
+func (h handlersError) As(target any) bool {
+	_, isFinal := target.(*Final)
+	return !isFinal && errors.As(h.error, target)
 }
 
-// name is the request's: the caller, a colon, the key. No caller can make it the name of another's request.
-func (k Key) name(r *http.Request, key string) string {
-	caller := ""
-	if k.Caller != nil {
-		caller = k.Caller(r)
+// name returns the request's key in the session, or a problem.
+func (k Key) name(r *http.Request) (string, *reply) {
+	sent := r.Header.Values("Idempotency-Key")
+	if len(sent) == 0 {
+		return "", problem("key-missing")
 	}
-	prefix := strings.NewReplacer("+", "%20", "~", "%7E", "%40", "@").Replace(url.QueryEscape(caller))
-	if len(prefix) > 100 {
-		prefix = "~" + digest([]byte(caller))
+	key := parsed(sent, k.Strict)
+	if key == "" {
+		return "", problem("key-malformed")
 	}
-	if name := prefix + ":" + key; len(name) <= 255 {
-		return name
+	if k.Caller == nil {
+		return named("", key), nil
 	}
-	return (prefix + "~:" + digest([]byte(key)) + ":" + key)[:255]
+	caller := k.Caller(r)
+	if caller == "" {
+		return "", failed(fmt.Errorf("%s %s: Caller returned an empty id: authenticate in front of the adapter; Caller"+
+			" must return the principal's id", r.Method, r.URL.Path))
+	}
+	return named(caller, key), nil
 }
-
-func problem(slug string, status int, title string) *reply {
-	answer := &reply{status: status, header: http.Header{}}
-	answer.header.Set("Content-Type", "application/problem+json")
-	answer.header.Set("Link", "<"+docs+`>; rel="describedby"`)
-	if status == 409 || status == 503 {
-		answer.header.Set("Retry-After", "1")
-	}
-	fmt.Fprintf(&answer.body, `{"type": "%s#%s", "title": "%s", "status": %d}`, docs, slug, title, status)
-	return answer
-}
-
-// response is an answer as it is recorded. jsonb has no character 0.
-type response struct {
-	Status  int         `json:"status"`
-	Headers [][2]string `json:"headers"`
-	Body    *string     `json:"body,omitempty"`
-	Base64  []byte      `json:"base64,omitempty"`
-}
-
-func recorded(answer *reply) response {
-	r := response{Status: answer.status, Headers: [][2]string{}}
-	for _, name := range kept {
-		for _, value := range answer.header.Values(name) {
-			r.Headers = append(r.Headers, [2]string{name, value})
-		}
-	}
-	if body := answer.body.String(); utf8.ValidString(body) && !strings.Contains(body, "\x00") {
-		r.Body = &body
-	} else {
-		r.Base64 = answer.body.Bytes()
-	}
-	return r
-}
-
-func replayed(done Answer) (*reply, error) {
-	var r response
-	if done.Status == "cancelled" {
-		return problem("cancelled", 410, "the request with this key was cancelled, and never takes effect"), nil
-	} else if json.Unmarshal(done.Response, &r) != nil || r.Headers == nil {
-		return problem("interrupted", 409, "the request with this key was recorded, and not as an answer of HTTP"), nil
-	}
-	answer := &reply{status: r.Status, header: http.Header{"Idempotent-Replayed": {"true"}}}
-	for _, each := range r.Headers {
-		answer.header.Add(each[0], each[1])
-	}
-	if r.Body != nil {
-		answer.body.WriteString(*r.Body)
-	} else {
-		answer.body.Write(r.Base64)
-	}
-	return answer, nil
-}
-
-func digest(bytes []byte) string { return fmt.Sprintf("%x", sha256.Sum256(bytes)) }

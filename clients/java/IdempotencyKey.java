@@ -1,5 +1,6 @@
-// The header Idempotency-Key for handlers over JDBC, as the IETF's draft and Stripe have it. It goes with
-// Idempotence.java into the same package, and needs no framework: `serve` is for any server, `http` for the JDK's.
+// The header Idempotency-Key for handlers over JDBC, as the IETF's draft and Stripe describe it. Copy it together
+// with the other files of this folder. It needs no framework: `serve` is for any server, `http` for the server of the
+// JDK.
 //
 //     var guard = new IdempotencyKey(new Idempotence(pool, "payments"));
 //     server.createContext("/transfers", guard.http(null, (connection, request) -> {
@@ -7,66 +8,116 @@
 //         return new IdempotencyKey.Reply(201, …);
 //     }));
 //
-// The handler works on the transaction's connection, and its reply leaves after COMMIT has returned. What is recorded
-// is what the clients for other languages record, so they can replay it. There is no lease, no wait for who is at
-// work, and no GET on the key.
+// The handler works on the connection of the transaction, and its reply is sent after COMMIT has returned. The recorded
+// answers are those of the clients for other languages. Leases are not available.
 
+import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpHandler;
-import java.net.URLEncoder;
-import java.nio.ByteBuffer;
-import java.nio.charset.CharacterCodingException;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
-import java.util.*;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.function.Function;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
-
-import static java.nio.charset.StandardCharsets.UTF_8;
+import org.postgresql.util.PSQLException;
 
 /**
- * Protects handlers of POST and PATCH; the others get a transaction and no more.
+ * Protects HTTP handlers.
  *
- * @param required a key must be there
- * @param strict only the quoted string of the IETF's draft is a key
- * @param maxBody the most bytes that are protected; larger bodies are refused
+ * @param required a request without a key is refused; otherwise it runs in a transaction and is not protected
+ * @param strict only the quoted string of the IETF's draft is accepted as a key
+ * @param maxBody the largest body in bytes; larger ones are refused with 413
+ * @param methods the protected methods in any case; null: all except GET, HEAD, OPTIONS and TRACE. Requests with other
+ *     methods run in a transaction and are not protected
+ * @param waits how long a duplicate waits for the lock holder, without occupying a connection. Zero: it is answered
+ *     with 409 at once
+ * @param handlerTimeout limits the handler. After that the answer is 503 and nothing is kept
  */
-public record IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody) {
-    private static final Set<String> METHODS = Set.of("POST", "PATCH");
-    private static final String DOCS =
-            "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header";
-    // Never Set-Cookie: who sends a key again may be somebody else.
-    private static final Set<String> HEADERS = Set.of("content-type", "content-language", "content-disposition",
-            "location", "etag", "last-modified", "link");
-    // A string of RFC 8941, and parameters behind it; or, where that is allowed, the key as it is.
-    private static final Pattern QUOTED = Pattern.compile(
-            " *\"((?:[ !#-\\[\\]-~]|\\\\[\"\\\\]){1,510})\"(?: *; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\\--:<-~]+)?)* *");
-    private static final Pattern BARE = Pattern.compile(" *([!#-+\\--:<-~]+) *");
+public record IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody, Set<String> methods,
+        Duration waits, Duration handlerTimeout) {
+    private static final Set<String> SAFE_METHODS = Set.of("GET", "HEAD", "OPTIONS", "TRACE");
+    private static final System.Logger LOG = System.getLogger("idempotence");
+
+    public IdempotencyKey {
+        Objects.requireNonNull(requests, "IdempotencyKey needs requests: new Idempotence(pool, session)");
+        if (requests.session() == null || requests.session().isEmpty()) {
+            throw new IllegalArgumentException("IdempotencyKey needs a session: new Idempotence(pool, session)");
+        }
+        if (maxBody <= 0 || handlerTimeout == null || handlerTimeout.isNegative() || handlerTimeout.isZero()) {
+            throw new IllegalArgumentException("maxBody and handlerTimeout must be positive");
+        }
+        if (waits == null || waits.isNegative()) {
+            throw new IllegalArgumentException("waits must be zero or positive");
+        }
+        if (methods != null) {
+            methods = Set.copyOf(methods.stream().map(method -> method.toUpperCase(Locale.ROOT)).toList());
+        }
+    }
+
+    public IdempotencyKey(Idempotence requests, boolean required, boolean strict, int maxBody) {
+        this(requests, required, strict, maxBody, null, Duration.ZERO, Duration.ofSeconds(60));
+    }
 
     public IdempotencyKey(Idempotence requests) {
         this(requests, true, false, 1 << 20);
     }
 
-    /** What a protected handler is asked. path is decoded, query is not; keys are the values of the header. */
+    /**
+     * A request to a protected handler.
+     *
+     * @param path the path as the client has sent it: not decoded, and with every prefix
+     * @param query the query as the client has sent it, or null
+     * @param keys the values of the header Idempotency-Key
+     * @param caller the id of the principal that was authenticated in front. Each caller has its own keys. An empty id
+     *     is refused. null: all callers share their keys
+     */
     public record Request(String method, String path, String query, List<String> keys, String caller, byte[] body) {}
 
+    /** A whole answer. Content-Length is set from the body. */
     public record Reply(int status, Map<String, List<String>> headers, byte[] body) {
-        /** Whether it is kept. Else a retry executes the request. */
+        private static final Set<Integer> NOT_FINAL = Set.of(401, 405, 407, 408, 409, 415, 425, 429);
+
+        public Reply {
+            headers = headers == null ? Map.of() : headers;
+            body = body == null || status == 204 || status == 304 ? new byte[0] : body;
+        }
+
+        /** Whether it is recorded. Otherwise a retry executes the request. */
         boolean isFinal() {
-            return status >= 200 && status < 500 && !Set.of(408, 409, 425, 429).contains(status);
+            return status >= 200 && status < 500 && !NOT_FINAL.contains(status);
+        }
+
+        /** The headers in the form that can be sent, or an IllegalArgumentException. Called before COMMIT, too. */
+        Headers sendable() {
+            if (status < 200 || status > 599) {
+                throw new IllegalArgumentException("a reply needs a status from 200 to 599, not " + status);
+            }
+            Headers sendable = new Headers();
+            headers.forEach((name, values) -> values.forEach(value -> {
+                // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
+                if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
+                    throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"
+                            + " that is not in ISO 8859-1 in its value");
+                }
+                if (!name.equalsIgnoreCase("Content-Length") && !name.equalsIgnoreCase("Transfer-Encoding")) {
+                    sendable.add(name, value);
+                }
+            }));
+            return sendable;
         }
     }
 
-    /** A handler works on the transaction's connection, and never answers by itself. */
+    /** A handler works on the connection of the transaction and returns its answer. */
     public interface Handler {
         Reply handle(Connection connection, Request request) throws Exception;
     }
 
-    /** A reply that is not kept takes the effects back. */
+    /** A reply that is not recorded. The effects are rolled back. */
     private static final class NotFinal extends Exception {
         final transient Reply reply;
 
@@ -75,185 +126,189 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
         }
     }
 
-    /** For any server: the reply, after COMMIT has returned. What is thrown is the handler's own, or a mistake: 500. */
+    /** For any server: returns the reply after COMMIT has returned. Throws what the handler has thrown: answer 500. */
     public Reply serve(Request request, Handler handler) throws Exception {
+        return serve(request, handler, () -> { });
+    }
+
+    Reply serve(Request request, Handler handler, Runnable onTimeout) throws Exception {
         boolean none = request.keys == null || request.keys.isEmpty();
-        try {
-            if (!METHODS.contains(request.method) || (none && !required)) {
-                return requests.transaction(connection -> handled(connection, request, handler));
-            }
-        } catch (NotFinal answered) {
-            return answered.reply;
+        var execution = new Execution(request, handler, onTimeout);
+        if (!isProtected(request.method) || (none && !required)) {
+            return execution.unprotected();
         }
-        String key = none ? null : key(request.keys);
+        String key = none ? null : RequestName.key(request.keys, strict);
         if (key == null) {
-            return none ? problem("key-missing", 400, "this request needs a header Idempotency-Key") : problem(
-                    "key-malformed", 400, "the header Idempotency-Key is not one string of 1 to 255 characters");
+            return (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
+        } else if (request.body.length > maxBody) {
+            return Problem.BODY_TOO_LARGE.reply(maxBody);
         }
-        return request.body.length > maxBody ? problem("body-too-large", 413, "the body is too large to be protected")
-                : once(request, name(request.caller, key), handler);
+        return execution.once(RequestName.of(request.caller, key));
     }
 
-    /** A duplicate waits for nobody: it would hold a connection. */
-    private Reply once(Request request, String name, Handler handler) throws Exception {
-        String payload = "{\"method\": %s, \"path\": %s, \"query\": %s, \"body\": \"%s\"}".formatted(
-                quote(request.method), quote(request.path), quote(Objects.requireNonNullElse(request.query, "")),
-                digest(request.body));
+    /**
+     * For a GET on any server: the recorded answer of the request with this key. It executes nothing. While a lock
+     * holder is executing the request, it waits up to `waits`.
+     *
+     * @param keys the values of the header Idempotency-Key
+     * @param caller as in {@link Request}
+     */
+    public Reply lookUp(List<String> keys, String caller) throws Exception {
+        boolean none = keys == null || keys.isEmpty();
+        String key = none ? null : RequestName.key(keys, strict);
+        Reply reply = key != null ? lookUp(RequestName.of(caller, key))
+                : (none ? Problem.KEY_MISSING : Problem.KEY_MALFORMED).reply();
+        // A cache does not know that the answer depends on the key and changes with time.
+        Map<String, List<String>> headers = new HashMap<>(reply.headers);
+        headers.put("Cache-Control", List.of("no-store"));
+        headers.put("Vary", List.of("Idempotency-Key"));
+        return new Reply(reply.status, headers, reply.body);
+    }
+
+    private Reply lookUp(String name) throws Exception {
         try {
-            return requests.retried(Duration.ZERO, connection -> {
-                Reply[] reply = new Reply[1];
-                Idempotence.Answer answer = requests.executed(connection, name, payload, Duration.ZERO, same -> {
-                    reply[0] = handled(same, request, handler);
-                    if (reply[0].status >= 400) {
-                        throw new Idempotence.Final(recorded(reply[0]));
-                    }
-                    return recorded(reply[0]);
-                });
-                return answer.replayed() ? replayed(connection, answer) : reply[0];
-            });
-        } catch (NotFinal answered) {
-            return answered.reply;
-        } catch (Idempotence.InProgress busy) {
-            return problem("in-progress", 409, "the first request with this key is still at work: send it again later");
-        } catch (Idempotence.Interrupted stopped) {
-            return problem("interrupted", 409, "the first request with this key stopped in the middle: look why");
-        } catch (Exception error) {
-            if ("ID001".equals(Idempotence.state(error))) {
-                return problem("key-reused", 422, "the key was used for another request: a new one needs a new key");
-            } else if (Idempotence.mayRetry(error)) {
-                return problem("unavailable", 503, "nobody knows what was done: send it again, unchanged");
-            }
-            throw error;
-        }
-    }
-
-    /** For the server of the JDK. caller tells who asks, whose keys are then its own; null: all are one. */
-    public HttpHandler http(Function<HttpExchange, String> caller, Handler handler) {
-        return exchange -> {
-            try (exchange) {
-                Reply reply;
-                try {
-                    reply = asked(exchange, caller, handler);
-                } catch (Exception error) {
-                    System.getLogger("idempotence").log(System.Logger.Level.ERROR, "not answered", error);
-                    reply = new Reply(500, Map.of(), new byte[0]);
+            Idempotence.Answer found = requests.retried(waits, () -> {
+                Idempotence.Answer now = requests.lookedUp(name, Duration.ZERO);
+                if (now.status().equals("in_progress")) {
+                    throw new Idempotence.InProgress(name, null);
                 }
-                exchange.getResponseHeaders().putAll(reply.headers);
-                exchange.sendResponseHeaders(reply.status, reply.body.length == 0 ? -1 : reply.body.length);
-                exchange.getResponseBody().write(reply.body);
-            }
-        };
-    }
-
-    private Reply asked(HttpExchange exchange, Function<HttpExchange, String> caller, Handler handler)
-            throws Exception {
-        var headers = exchange.getRequestHeaders();
-        boolean keyed = headers.containsKey("Idempotency-Key");
-        boolean bounded = METHODS.contains(exchange.getRequestMethod()) && (keyed || required);
-        if (bounded && keyed && headers.containsKey("Transfer-Encoding")) {
-            return problem("length-required", 411, "a body that is to be protected needs a Content-Length");
+                return now;
+            });
+            return switch (found.status()) {
+                case "succeeded", "failed", "cancelled" -> RecordedReply.replay(found);
+                case "suspended" -> Problem.INTERRUPTED.reply();
+                case "not_here" -> Problem.UNAVAILABLE.reply();
+                default -> Problem.UNKNOWN.reply();
+            };
+        } catch (Idempotence.InProgress busy) {
+            return Problem.IN_PROGRESS.reply();
+        } catch (Transaction.Passing lost) {
+            return Problem.UNAVAILABLE.reply();
         }
-        // One byte more than is allowed tells that it is too much.
-        byte[] body = exchange.getRequestBody().readNBytes(bounded ? maxBody + 1 : Integer.MAX_VALUE);
-        var uri = exchange.getRequestURI();
-        return serve(new Request(exchange.getRequestMethod(), uri.getPath(), uri.getRawQuery(),
-                headers.get("Idempotency-Key"), caller == null ? "" : caller.apply(exchange), body), handler);
     }
 
-    private static Reply handled(Connection connection, Request request, Handler handler) throws Exception {
-        Reply reply = handler.handle(connection, request);
-        if (!reply.isFinal()) {
-            throw new NotFinal(reply);
+    boolean isProtected(String method) {
+        String upper = method.toUpperCase(Locale.ROOT);
+        return methods == null ? !SAFE_METHODS.contains(upper) : methods.contains(upper);
+    }
+
+    /** One execution or replay. */
+    private final class Execution {
+        final Request request;
+        final Handler handler;
+        final Runnable onTimeout;
+        Reply reply;
+        boolean exceeded;
+
+        Execution(Request request, Handler handler, Runnable onTimeout) {
+            this.request = request;
+            this.handler = handler;
+            this.onTimeout = onTimeout;
         }
-        return reply;
-    }
 
-    /** The key that was sent. null: it is none. */
-    private String key(List<String> sent) {
-        Matcher quoted = QUOTED.matcher(sent.get(0));
-        Matcher bare = BARE.matcher(sent.get(0));
-        String key = quoted.matches() ? quoted.group(1).replaceAll("\\\\(.)", "$1")
-                : !strict && bare.matches() ? bare.group(1) : null;
-        return sent.size() > 1 || key == null || key.length() > 255 ? null : key;
-    }
-
-    /** The caller, a colon, the key. No caller can make it the name of another's request. */
-    private static String name(String caller, String key) {
-        String who = Objects.requireNonNullElse(caller, "");
-        String escaped = URLEncoder.encode(who, UTF_8).replace("+", "%20").replace("*", "%2A").replace("%40", "@");
-        String prefix = escaped.length() > 100 ? "~" + digest(who.getBytes(UTF_8)) : escaped;
-        String name = prefix + ":" + key;
-        String shorter = prefix + "~:" + digest(key.getBytes(UTF_8)) + ":" + key;
-        return name.length() <= 255 ? name : shorter.substring(0, 255);
-    }
-
-    private static Reply problem(String slug, int status, String title) {
-        String json = "{\"type\": \"%s#%s\", \"title\": \"%s\", \"status\": %d}".formatted(DOCS, slug, title, status);
-        Map<String, List<String>> headers = new HashMap<>(Map.of("Content-Type", List.of("application/problem+json"),
-                "Link", List.of("<" + DOCS + ">; rel=\"describedby\"")));
-        if (status == 409 || status == 503) {
-            headers.put("Retry-After", List.of("1"));
-        }
-        return new Reply(status, headers, json.getBytes(UTF_8));
-    }
-
-    /** As jsonb, which has no character 0. The clients for other languages record the same. */
-    private static String recorded(Reply reply) {
-        List<String> kept = new ArrayList<>();
-        reply.headers.forEach((name, values) -> {
-            String lower = name.toLowerCase(Locale.ROOT);
-            if (HEADERS.contains(lower)) {
-                values.forEach(value -> kept.add("[" + quote(lower) + ", " + quote(value) + "]"));
-            }
-        });
-        String body;
-        try {
-            String text = UTF_8.newDecoder().decode(ByteBuffer.wrap(reply.body)).toString();
-            body = text.indexOf(0) < 0 ? "\"body\": " + quote(text) : null;
-        } catch (CharacterCodingException binary) {
-            body = null;
-        }
-        body = body != null ? body : "\"base64\": \"" + Base64.getEncoder().encodeToString(reply.body) + "\"";
-        return "{\"status\": %d, \"headers\": [%s], %s}".formatted(reply.status, String.join(", ", kept), body);
-    }
-
-    /** The database takes the JSON apart, on the connection that has the answer. */
-    private static Reply replayed(Connection connection, Idempotence.Answer answer) throws SQLException {
-        List<Object[]> rows = Idempotence.query(connection, """
-                SELECT r->>'status', r->>'body', r->>'base64', h->>0, h->>1
-                FROM (SELECT CAST(? AS jsonb)) AS t(r) LEFT JOIN jsonb_array_elements(r->'headers') AS h ON true""",
-                answer.response());
-        Object[] first = rows.get(0);
-        if (answer.status().equals("cancelled")) {
-            return problem("cancelled", 410, "the request with this key was cancelled, and never takes effect");
-        } else if (first[0] == null) {
-            return problem("interrupted", 409, "the request with this key was recorded, and not as an answer of HTTP");
-        }
-        Map<String, List<String>> headers = new HashMap<>(Map.of("Idempotent-Replayed", List.of("true")));
-        for (Object[] row : rows) {
-            if (row[3] != null) {
-                headers.computeIfAbsent((String) row[3], name -> new ArrayList<>()).add((String) row[4]);
+        Reply unprotected() throws Exception {
+            try {
+                requests.unprotected(this::work);
+                return reply;
+            } catch (Exception error) {
+                return answer(error, false);
             }
         }
-        byte[] body = first[2] != null ? Base64.getDecoder().decode((String) first[2])
-                : Objects.requireNonNullElse((String) first[1], "").getBytes(UTF_8);
-        return new Reply(Integer.parseInt((String) first[0]), headers, body);
-    }
 
-    private static String digest(byte[] bytes) {
-        try {
-            return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(bytes));
-        } catch (NoSuchAlgorithmException impossible) {
-            throw new AssertionError(impossible);
+        /** A duplicate does not wait in the database, because it would occupy a connection meanwhile. */
+        Reply once(String name) throws Exception {
+            String payload = "{\"method\": %s, \"path\": %s, \"query\": %s, \"body\": \"%s\"}".formatted(
+                    Json.quote(request.method.toUpperCase(Locale.ROOT)), Json.quote(request.path),
+                    Json.quote(Objects.requireNonNullElse(request.query, "")), RequestName.digest(request.body));
+            try {
+                Idempotence.Answer answer = requests.retried(waits,
+                        () -> requests.attempt(name, payload, Duration.ZERO, this::work));
+                return answer.replayed() ? RecordedReply.replay(answer) : reply;
+            } catch (Exception error) {
+                return answer(error, true);
+            }
+        }
+
+        /** Calls the handler within its time limit. Returns what is recorded. */
+        private String work(Transaction transaction, Connection connection) throws Exception {
+            var limit = new TimeLimit(handlerTimeout, () -> {
+                LOG.log(System.Logger.Level.ERROR, "the handler of {0} {1} has exceeded its time limit of {2}: its"
+                        + " connection is closed", request.method, request.path, handlerTimeout);
+                transaction.kill();
+                onTimeout.run();
+            });
+            try (limit) {
+                reply = handler.handle(connection, request);
+            } catch (Idempotence.Final refused) {
+                throw new IllegalStateException("a handler must return a refusal as a reply, not throw Final", refused);
+            } finally {
+                exceeded = limit.exceeded();
+            }
+            if (reply == null) {
+                throw new IllegalStateException("the handler has returned no reply");
+            }
+            reply.sendable();
+            if (!reply.isFinal()) {
+                throw new NotFinal(reply);
+            } else if (reply.status >= 400) {
+                throw new Idempotence.Final(RecordedReply.toJson(reply));
+            }
+            return RecordedReply.toJson(reply);
+        }
+
+        /** The answer to an error. Throws the errors of the handler and mistakes. */
+        private Reply answer(Exception error, boolean keyed) throws Exception {
+            if (exceeded) {
+                return Problem.UNAVAILABLE.reply();
+            } else if (error instanceof Transaction.WorkFailed failed) {
+                if (failed.getCause() instanceof NotFinal answered) {
+                    return answered.reply;
+                }
+                throw failed.getCause() instanceof Exception cause ? cause : failed;
+            } else if (error instanceof Transaction.Passing && (keyed || reply == null)) {
+                return Problem.UNAVAILABLE.reply();
+            } else if (error instanceof Idempotence.InProgress) {
+                return Problem.IN_PROGRESS.reply();
+            } else if (error instanceof Idempotence.Interrupted) {
+                return Problem.INTERRUPTED.reply();
+            } else if ("ID001".equals(Transaction.state(error))) {
+                return Problem.KEY_REUSED.reply();
+            } else if ("ID009".equals(Transaction.state(error)) && reply != null) {
+                return Problem.RESPONSE_TOO_LARGE.reply(detail(error));
+            }
+            if (endedByHandler(error)) {
+                throw new SQLException(HandlerConnection.MISUSE, Transaction.state(error), error);
+            }
+            throw error instanceof Transaction.Passing && error.getCause() instanceof Exception cause ? cause : error;
         }
     }
 
-    static String quote(String text) {
-        StringBuilder json = new StringBuilder("\"");
-        for (char each : text.toCharArray()) {
-            boolean escaped = each == '"' || each == '\\';
-            json.append(escaped ? "\\" + each : each < ' ' ? "\\u%04x".formatted((int) each) : each);
+    /**
+     * For the server of the JDK. caller returns the id of the principal that a layer in front has authenticated;
+     * null: all callers share their keys.
+     */
+    public HttpHandler http(Function<HttpExchange, String> caller, Handler handler) {
+        Objects.requireNonNull(handler, "http needs a handler");
+        return new JdkServer(this, caller).protect(handler);
+    }
+
+    /** For a GET on the server of the JDK. caller must be that of the protected route. */
+    public HttpHandler answer(Function<HttpExchange, String> caller) {
+        return new JdkServer(this, caller).answer();
+    }
+
+    /** not_begun and unrecorded: the handler has sent a COMMIT or a ROLLBACK. */
+    private static boolean endedByHandler(Throwable error) {
+        return Set.of("ID007", "ID008").contains(Objects.requireNonNullElse(Transaction.state(error), ""));
+    }
+
+    /** The DETAIL of an error of the database. */
+    private static String detail(Throwable error) {
+        for (Throwable each = error; each != null; each = each.getCause()) {
+            if (each instanceof PSQLException of && of.getServerErrorMessage() != null) {
+                return of.getServerErrorMessage().getDetail();
+            }
         }
-        return json.append('"').toString();
+        return error.getMessage();
     }
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh PG_CONFIG: the vectors with the files for Java and Go, against a private server. javac and go compile them with
-# what Debian has of drivers. Then the chaos with each; IDEM_LONG=1: with 5000 keys. IDEM_MANAGED, the path of the edition for
-# managed services: that in the extension's place. A line for each test; fails if one does.
+# run.sh PG_CONFIG: tests the clients for Java and Go against a private server: both files of vectors, the cases of
+# test_cases.py, the round trips, and the chaos test. javac and go compile the clients with the drivers that Debian
+# packages. IDEM_LONG=1 runs the chaos test with 5000 keys instead of 200. IDEM_MANAGED is the path of the edition for
+# managed services, which then replaces the extension. The script prints a line for each test and fails if one fails.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -23,21 +24,21 @@ python=$("$root/scripts/venv.sh")
 rm -rf "$made/go/src"
 mkdir -p "$made/go/src/idempotence"
 quietly javac -Xlint:all,-serial -Werror -d "$made" -cp "$jars" \
-    "$root"/clients/java/*.java "$root/clients/java/tests/Agent.java"
+    "$root"/clients/java/*.java "$root"/clients/java/tests/*.java
 cp "$root"/clients/go/*.go "$made/go/src/idempotence/"
-# What is installed already was not unpacked.
+# A package that is installed on this machine was not unpacked.
 if [ -e "$debian/lib/go/bin/go" ]; then
     GOROOT=$(readlink -f "$debian/lib/go")
     export GOROOT PATH=$GOROOT/bin:$PATH
 fi
 export GO111MODULE=off GOFLAGS='' GOPATH=$made/go:$debian/share/gocode:/usr/share/gocode GOCACHE=$made/go/cache
 quietly go vet idempotence
-quietly go vet "$root/clients/go/tests/agent.go"
-quietly go build -o "$made/agent" "$root/clients/go/tests/agent.go"
+quietly go vet "$root"/clients/go/tests/*.go
+quietly go build -o "$made/agent" "$root"/clients/go/tests/*.go
 formatted=$(gofmt -l "$root/clients/go")
 [ -z "$formatted" ] || die "gofmt would change $formatted"
 
-# JDBC knows no Unix sockets.
+# JDBC has no Unix sockets.
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 settings=("shared_preload_libraries = 'idempotence'")
 [ -z "${IDEM_MANAGED:-}" ] || settings=()
@@ -49,13 +50,15 @@ IDEM_URI="postgresql:///clients?host=$PGHOST&port=$PGPORT&user=postgres"
 export AGENT_JAVA=$jars AGENT_GO=$made/agent IDEM_URI PYTHONPATH=$root/clients/python/tests PYTHONDONTWRITEBYTECODE=1
 
 status=0
-timeout 500 "$python" -m pytest -p no:cacheprovider -p conftest -q --tb=short "$here/test_agents.py" || status=1
+for tests in test_agents test_cases test_round_trips test_pooler test_readme; do
+    timeout 500 "$python" -m pytest -p no:cacheprovider -p conftest -q --tb=short "$here/$tests.py" || status=1
+done
 keys=200 kills=20
 [ -z "${IDEM_LONG:-}" ] || keys=5000 kills=500
-# The compiler that starts quickly: the chaos ends Java often.
+# The chaos test starts Java often, so it uses the compiler that starts quickly.
 for agent in "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp $jars Agent" "$made/agent"; do
     # shellcheck disable=SC2086 # several words
-    timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" --uri "$IDEM_URI" \
-        --keys $keys --kills $kills -- $agent chaos '{port}' '{tcp}' || status=1
+    timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
+        --uri "$IDEM_URI" --keys $keys --kills $kills -- $agent chaos '{port}' '{tcp}' || status=1
 done
 exit $status

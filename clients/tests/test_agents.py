@@ -14,14 +14,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 CALLS, CASES = servers.load("vectors.json")
 AGENTS = {"java": ["java", "-cp", os.environ["AGENT_JAVA"], "Agent"], "go": [os.environ["AGENT_GO"]]}
-# What these files do not have. Cases that need it are left out, and no others.
+# What these clients do not have. Cases that need it are left out, and no others.
 NO_CALLS = {"lease": "no lease", "client": "no client sessions"}
 NO_ROUTES = {
-    "/passing": "nothing is passed by",
-    "/waiting": "nobody waits",
+    "/passing": "no option to let bodies pass by",
     "/leased": "no lease",
     "/validated": "no validation",
-    "/answer": "no GET on the key",
 }
 NO_NEEDS = {"status exceptions", "any status exceptions"}
 
@@ -43,8 +41,9 @@ POOLS = {
 
 
 @contextlib.contextmanager
-def agent(name, *arguments, **options):
-    environment = {**os.environ, "IDEM_OWNER": address(), "IDEM_ROUTES": json.dumps(http_vectors.FILE["routes"])}
+def agent(name, *arguments, environment=None, **options):
+    routes = json.dumps(http_vectors.FILE["routes"])
+    environment = {**os.environ, "IDEM_OWNER": address(), "IDEM_ROUTES": routes, **(environment or {})}
     process = subprocess.Popen([*AGENTS[name], *arguments], env=environment, text=True, **options)
     try:
         yield process
@@ -116,24 +115,43 @@ def test_calls(case, calls):
             assert helpers.effects(run) == case["effects"]
 
 
-def test_what_is_not_protected_is_a_transaction_still(port):
-    """No begin is there to refuse the COMMIT of what has failed."""
+def test_an_unprotected_method_runs_in_a_transaction(port):
+    """There is no begin that could refuse the COMMIT of a failure."""
     for failure in [{"raise": "application"}, {"respond": {"status": 500}}]:
-        run, case = servers.begin({"steps": [{
-            "request": "PUT", "path": "/plain", "headers": {}, "expect": {"status": 500},
-            "json": {"run": "{run}", "work": [[{"effect": 5}, failure]]},
-        }], "effects": 0})
+        run, case = servers.begin(
+            {
+                "steps": [
+                    {
+                        "request": "PUT",
+                        "path": "/posting",
+                        "headers": {},
+                        "expect": {"status": 500},
+                        "json": {"run": "{run}", "work": [[{"effect": 5}, failure]]},
+                    }
+                ],
+                "effects": 0,
+            }
+        )
         with contextlib.closing(servers.Helpers()) as helpers:
             http_vectors.perform(port, case, run, helpers)
 
 
-def test_what_is_not_protected_is_read_whole(port):
-    """The limit is for what is protected."""
-    actions = [{"effect": 5}, {"pad": "x" * 400}, {"respond": {"status": 201}}]
-    run, case = servers.begin({"steps": [{
-        "request": "PUT", "path": "/small", "headers": {"Idempotency-Key": "{run}"}, "expect": {"status": 201},
-        "json": {"run": "{run}", "work": [actions]},
-    }], "effects": 1})
+def test_the_body_limit_does_not_apply_to_unprotected_methods(port):
+    actions = [{"effect": 5}, {"pad": "x" * (1 << 20)}, {"respond": {"status": 201}}]
+    run, case = servers.begin(
+        {
+            "steps": [
+                {
+                    "request": "PUT",
+                    "path": "/posting",
+                    "headers": {"Idempotency-Key": "{run}"},
+                    "expect": {"status": 201},
+                    "json": {"run": "{run}", "work": [actions]},
+                }
+            ],
+            "effects": 1,
+        }
+    )
     with contextlib.closing(servers.Helpers()) as helpers:
         http_vectors.perform(port, case, run, helpers)
 

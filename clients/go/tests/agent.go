@@ -1,5 +1,6 @@
-// What the vectors ask of the files for Go. agent calls: answers each line of standard input, a call as JSON, with a
-// line of JSON. agent http PORT: the application of http_vectors.json. agent chaos PORT URI: that of the chaos.
+// The program that the tests of the client for Go run. `agent calls` answers each line of standard input, a call of
+// vectors.json, with a line of JSON. `agent http PORT` serves the application of http_vectors.json, `agent chaos PORT
+// URI` that of the chaos test, and `agent cases PORT` the routes of cases.go.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -55,6 +57,8 @@ func main() {
 	switch os.Args[1] {
 	case "http":
 		serve(os.Args[2])
+	case "cases":
+		serveCases(os.Args[2])
 	case "chaos":
 		guard := idempotence.Key{Requests: idempotence.New(pool(os.Args[3]), "chaos")}
 		log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[2], guard.Protect(http.HandlerFunc(pay))))
@@ -88,11 +92,20 @@ func act(ctx context.Context, tx pgx.Tx, run string, action object) error {
 			if _, err := tx.Exec(ctx, parsed[string](raw)); err != nil {
 				return err
 			}
+		case "caught":
+			if _, err := tx.Exec(ctx, parsed[string](raw)); err == nil {
+				log.Panic("a statement that fails was expected")
+			}
+		case "foreign":
+			return foreign(ctx, parsed[string](raw))
 		case "sleep":
 			time.Sleep(duration(raw))
 		case "terminate":
-			owner := pool(os.Getenv("IDEM_OWNER"))
-			must(owner.Exec(ctx, "SELECT pg_terminate_backend($1, 5000)", int(tx.Conn().PgConn().PID())))
+			var pid int
+			if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				return err
+			}
+			must(pool(os.Getenv("IDEM_OWNER")).Exec(ctx, "SELECT pg_terminate_backend($1, 5000)", pid))
 		case "raise":
 			return refused
 		case "pad":
@@ -101,6 +114,16 @@ func act(ctx context.Context, tx pgx.Tx, run string, action object) error {
 		}
 	}
 	return nil
+}
+
+// foreign is an error of another connection than that of the transaction.
+func foreign(ctx context.Context, kind string) error {
+	if kind == "unreachable" {
+		_, err := pgconn.Connect(ctx, "postgresql://127.0.0.1:1/none?user=none")
+		return err
+	}
+	_, err := pool(os.Getenv("IDEM_OWNER")).Exec(ctx, "DO $$ BEGIN RAISE SQLSTATE '"+kind+"'; END $$")
+	return err
 }
 
 func duration(raw json.RawMessage) time.Duration {
@@ -159,6 +182,7 @@ func problem(err error) map[string]any {
 	var busy idempotence.InProgress
 	var stopped idempotence.Interrupted
 	var of *pgconn.PgError
+	var unreachable *net.OpError
 	switch {
 	case errors.As(err, &busy):
 		return map[string]any{"error": "in_progress", "expires": busy.ExpiresAt != nil}
@@ -172,7 +196,7 @@ func problem(err error) map[string]any {
 		return map[string]any{"error": "application"}
 	case errors.As(err, &of):
 		return map[string]any{"error": of.Code}
-	case errors.As(err, &idempotence.Lost{}):
+	case errors.As(err, &idempotence.Lost{}), errors.As(err, &unreachable):
 		return map[string]any{"error": "connection"}
 	}
 	return map[string]any{"error": err.Error()}
@@ -233,8 +257,11 @@ func once(ctx context.Context, requests *idempotence.Requests, call object) (map
 type route struct {
 	Path, Session, SQL, Identity string
 	Required                     *bool
-	Strict                       bool
-	MaxBody                      int64 `json:"max_body"`
+	Strict, Answer               bool
+	Methods                      []string
+	Wait                         float64
+	MaxBody                      int64   `json:"max_body"`
+	HandlerTimeout               float64 `json:"handler_timeout"`
 }
 
 func serve(port string) {
@@ -250,10 +277,16 @@ func serve(port string) {
 		}
 		requests := idempotence.New(owner, each.Session)
 		requests.Deadline = 5 * time.Second
-		guard := idempotence.Key{Requests: requests, Strict: each.Strict, MaxBody: each.MaxBody}
+		guard := idempotence.Key{Requests: requests, Strict: each.Strict, MaxBody: each.MaxBody, Methods: each.Methods}
+		guard.Wait = time.Duration(each.Wait * float64(time.Second))
+		guard.HandlerTimeout = time.Duration(each.HandlerTimeout * float64(time.Second))
 		guard.Optional = each.Required != nil
 		if each.Identity != "" {
 			guard.Caller = func(r *http.Request) string { return r.Header.Get(each.Identity) }
+		}
+		if each.Answer {
+			mux.Handle(each.Path, guard.Answer())
+			continue
 		}
 		mux.Handle(each.Path, guard.Protect(http.HandlerFunc(handle)))
 	}
@@ -318,8 +351,17 @@ func respond(w http.ResponseWriter, raw json.RawMessage) {
 		body = answer.JSON
 	}
 	for name, value := range answer.Headers {
-		w.Header().Set(name, value)
+		w.Header().Set(name, latin1(value))
 	}
 	w.WriteHeader(answer.Status)
 	must(w.Write(append(body, strings.Repeat("x", answer.Fill)...)))
+}
+
+// latin1 is the text as the bytes of ISO 8859-1.
+func latin1(text string) string {
+	bytes := []byte{}
+	for _, each := range text {
+		bytes = append(bytes, byte(each))
+	}
+	return string(bytes)
 }

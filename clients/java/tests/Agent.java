@@ -1,6 +1,6 @@
-// What the vectors ask of the files for Java. Agent calls: answers each line of standard input, a call as JSON, with a
-// line of JSON. Agent http PORT: the application of http_vectors.json. Agent chaos PORT URI: that of the chaos. The
-// database takes the JSON apart, for the JDK cannot.
+// The program that the tests of the client for Java run. `Agent calls` answers each line of standard input, a call of
+// vectors.json, with a line of JSON. `Agent http PORT` serves the application of http_vectors.json, `Agent chaos PORT
+// URI` that of the chaos test, and `Agent cases PORT` the routes of Cases.java. The database parses the JSON.
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -23,6 +23,8 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Function;
+import java.util.stream.Collectors;
 import javax.sql.DataSource;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
@@ -42,7 +44,10 @@ public class Agent {
     static Connection helper;
 
     public static void main(String[] arguments) throws Exception {
-        if (arguments[0].equals("chaos")) {
+        if (arguments[0].equals("cases")) {
+            Cases.serve(Integer.parseInt(arguments[1]));
+            return;
+        } else if (arguments[0].equals("chaos")) {
             chaos(Integer.parseInt(arguments[1]), pool(arguments[2]));
             return;
         }
@@ -116,6 +121,15 @@ public class Agent {
             case "effect" ->
                 execute(connection, "INSERT INTO client_effect VALUES ('%s', %s)".formatted(run, action.text));
             case "sql" -> execute(connection, action.text);
+            case "caught" -> {
+                try {
+                    execute(connection, action.text);
+                } catch (SQLException caught) {
+                    return;
+                }
+                throw new AssertionError("a statement that fails was expected");
+            }
+            case "foreign" -> foreign(action.text);
             case "sleep" -> Thread.sleep((long) (Double.parseDouble(action.text) * 1000));
             case "terminate" -> {
                 String pid = members(connection, "SELECT pg_backend_pid(), '', ''").get(0).name;
@@ -124,6 +138,16 @@ public class Agent {
             case "raise" -> throw new Refused();
             case "pad" -> { }
             default -> throw new AssertionError("no such action: " + action.name);
+        }
+    }
+
+    /** An error of another connection than that of the transaction. */
+    static void foreign(String kind) throws SQLException {
+        if (kind.equals("unreachable")) {
+            DriverManager.getConnection("jdbc:postgresql://127.0.0.1:1/none?user=none").close();
+        }
+        try (Connection other = pool(System.getenv("IDEM_OWNER")).getConnection()) {
+            execute(other, "DO $$ BEGIN RAISE SQLSTATE '" + kind + "'; END $$");
         }
     }
 
@@ -160,11 +184,11 @@ public class Agent {
             throw error;
         }
         String state = Idempotence.state(error);
-        return "\"error\": " + quote(state == null || state.startsWith("08") ? "connection" : state);
+        return "\"error\": " + quote(state == null || state.equals("08001") ? "connection" : state);
     }
 
     static String quote(String text) {
-        return text == null ? "null" : IdempotencyKey.quote(text);
+        return text == null ? "null" : Json.quote(text);
     }
 
     static Duration duration(Member seconds, Duration otherwise) {
@@ -252,10 +276,16 @@ public class Agent {
                 continue;
             }
             var requests = new Idempotence(pool, route.get("session").text, Duration.ZERO, Duration.ofSeconds(5), null);
+            var methods = !route.containsKey("methods") ? null
+                    : elements(helper, route.get("methods").json).stream().map(Member::text)
+                            .collect(Collectors.toSet());
             var guard = new IdempotencyKey(requests, !route.containsKey("required"), route.containsKey("strict"),
-                    route.containsKey("max_body") ? Integer.parseInt(route.get("max_body").text) : 1 << 20);
-            var handler = guard.http(identity == null ? null
-                    : exchange -> exchange.getRequestHeaders().getFirst(identity), Agent::reply);
+                    route.containsKey("max_body") ? Integer.parseInt(route.get("max_body").text) : 1 << 20, methods,
+                    duration(route.get("wait"), Duration.ZERO),
+                    duration(route.get("handler_timeout"), Duration.ofSeconds(60)));
+            Function<HttpExchange, String> caller = identity == null ? null
+                    : exchange -> exchange.getRequestHeaders().getFirst(identity);
+            var handler = route.containsKey("answer") ? guard.answer(caller) : guard.http(caller, Agent::reply);
             context.setHandler(exchange -> {
                 String refused = exchange.getRequestHeaders().getFirst("X-Refuse");
                 if (refused == null) {
@@ -291,22 +321,22 @@ public class Agent {
     }
 
     static IdempotencyKey.Reply reply(Connection connection, IdempotencyKey.Request request) throws Exception {
-        Map<String, Member> body = object(connection, new String(request.body(), UTF_8));
+        Map<String, Member> body = object(helper, new String(request.body(), UTF_8));
         String run = body.get("run").text;
         int call = CALLS.computeIfAbsent(run, name -> new AtomicInteger()).incrementAndGet();
-        for (Member action : actions(connection, body.get("work").json, call)) {
+        for (Member action : actions(helper, body.get("work").json, call)) {
             if (action.name.equals("respond")) {
-                return made(connection, object(connection, action.json));
+                return made(object(helper, action.json));
             }
             act(connection, run, action);
         }
         throw new AssertionError("no answer");
     }
 
-    static IdempotencyKey.Reply made(Connection connection, Map<String, Member> respond) throws SQLException {
+    static IdempotencyKey.Reply made(Map<String, Member> respond) throws SQLException {
         Map<String, List<String>> headers = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         if (respond.containsKey("headers")) {
-            object(connection, respond.get("headers").json)
+            object(helper, respond.get("headers").json)
                     .forEach((name, value) -> headers.put(name, List.of(value.text)));
         }
         String text = respond.containsKey("text") ? respond.get("text").text : "";
