@@ -209,6 +209,22 @@ export class Work {
     await this.stage.terminate(pid);
   }
 
+  async caught({ caught }, conn) {
+    await assert.rejects(Promise.resolve(ask(conn, caught)));
+  }
+
+  /** An error of another connection, with the same driver. */
+  async foreign({ foreign }, conn) {
+    const open = drivers[typeof conn === 'function' ? 'postgres' : 'pg'];
+    const other = open(foreign === 'unreachable' ? { host: '127.0.0.1', port: 1 } : {});
+    try {
+      await ask(other, foreign === 'unreachable' ? 'SELECT 1' : `DO $$ BEGIN RAISE SQLSTATE '${foreign}'; END $$`);
+    } finally {
+      await end(other);
+    }
+    assert.fail('the other connection raised no error');
+  }
+
   raise({ raise }) {
     throw new Application(raise);
   }

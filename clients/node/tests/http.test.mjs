@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import http from 'node:http';
+import net from 'node:net';
 import { after, before, describe, test } from 'node:test';
 import express5 from 'express';
 import express4 from 'express4';
@@ -38,8 +39,11 @@ async function handle({ run, work: lists }, conn, respond) {
   }
 }
 
-const optionsOf = ({ path, session, sql, answer, needs, identity, max_body: maxBody, ...rest }, header) => ({
+const optionsOf = ({
+  path, session, sql, answer, needs, prefix, identity, max_body: maxBody, handler_timeout: handlerTimeout, ...rest
+}) => ({
   ...rest,
+  ...(handlerTimeout === undefined ? {} : { handlerTimeout }),
   ...(maxBody === undefined ? {} : { maxBody }),
   ...(identity === undefined ? {} : { identity: (request) => request.headers[identity.toLowerCase()] }),
 });
@@ -65,7 +69,8 @@ function onExpress(express) {
             if (body === undefined) response.end();
             else response.end(body);
           }), optionsOf(route));
-        for (const method of ['post', 'patch', 'put']) app[method](route.path, handler);
+        const path = route.prefix ? new RegExp(`^${route.path}`) : route.path;
+        for (const method of ['post', 'patch', 'put', 'delete']) app[method](path, handler);
       }
     }
     app.use((error, _request, response, next) => {
@@ -94,7 +99,8 @@ function onFastify(fastify) {
           });
           return reply;
         }, optionsOf(route));
-        for (const method of ['post', 'patch', 'put']) app[method](route.path, handler);
+        const path = route.prefix ? `${route.path}*` : route.path;
+        for (const method of ['post', 'patch', 'put', 'delete']) app[method](path, handler);
       }
     }
     return app.listen({ port: 0, host: '127.0.0.1' }).then(() => app.server);
@@ -114,6 +120,7 @@ async function send(port, step) {
   const headers = { ...step.headers };
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   if (body !== undefined && !step.chunked) headers['Content-Length'] = Buffer.byteLength(body);
+  if (step.truncate) return truncated(port, step, headers, body);
   const request = http.request({ host: '127.0.0.1', port, method: step.request, path: step.path, headers, agent: false });
   if (step.chunked) {
     request.write(body.slice(0, 10));
@@ -127,10 +134,26 @@ async function send(port, step) {
   return { status: response.statusCode, headers: response.headers, lines: response.headersDistinct, body: Buffer.concat(chunks) };
 }
 
-const whole = (pattern, value) => new RegExp(`^(?:${pattern})$`, 's').test(value);
+/** Sends fewer bytes than are announced, and ends its side of the connection. The server may answer, or close the connection. */
+async function truncated(port, step, headers, body) {
+  const socket = net.connect(port, '127.0.0.1');
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+  socket.end(`${step.request} ${step.path} HTTP/1.1\r\nHost: localhost\r\n${lines.join('')}\r\n${body.slice(0, -step.truncate)}`);
+  const chunks = [];
+  for await (const chunk of socket) chunks.push(chunk);
+  const status = /^HTTP\/1\.1 (\d+)/.exec(Buffer.concat(chunks))?.[1];
+  return status && { status: Number(status), headers: {}, lines: {}, body: Buffer.alloc(0) };
+}
+
+/** Whether the pattern matches the whole value. `(?i)` in front ignores case, which JavaScript writes as a flag. */
+function whole(pattern, value) {
+  const [, ignored, rest] = /^(\(\?i\))?(.*)$/s.exec(pattern);
+  return new RegExp(`^(?:${rest})$`, ignored ? 'si' : 's').test(value);
+}
 
 function compare(answer, expected, earlier) {
-  const { status, json, body, headers = {}, absent = [], same_as: sameAs, replayed, problem } = expected;
+  if (!answer) return;
+  const { status, json, body, headers = {}, absent = [], same_as: sameAs, replayed, problem, detail } = expected;
   const seen = `${answer.status} ${JSON.stringify(answer.headers)} ${answer.body}`;
   if (status !== undefined) assert.ok(whole(status, String(answer.status)), `expected ${status}: ${seen}`);
   if (json !== undefined) assert.deepEqual(JSON.parse(answer.body), json);
@@ -153,6 +176,8 @@ function compare(answer, expected, earlier) {
     assert.equal(told.status, answer.status);
     assert.ok(told.title);
     assert.match(answer.headers.link, /rel="describedby"/);
+    assert.ok(told.detail);
+    if (detail !== undefined) assert.ok(whole(detail, told.detail), told.detail);
   }
 }
 
@@ -195,7 +220,7 @@ for (const [driver, open] of Object.entries(drivers)) {
         await end(pool);
       });
 
-      for (const one of cases(file, ['status exceptions'])) {
+      for (const one of cases(file, ['status exceptions', 'any status exceptions', 'chunked bodies', 'raw paths'])) {
         test(one.name, async () => {
           const stage = new Stage(one.run);
           try {

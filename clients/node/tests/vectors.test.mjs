@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { check, Client, Final, InProgress, Interrupted, lease, lookup, once, run } from 'idempotence';
+import { check, Client, Final, InProgress, Interrupted, lease, lookup, once, run, Unrecorded } from 'idempotence';
 import { Application, ask, cases, drivers, end, prepare, Stage, vectors, wire, Work } from './harness.mjs';
 
 const file = vectors('vectors.json');
@@ -14,6 +14,7 @@ const keyOf = (key) => (key?.uuid === undefined ? key : key.uuid.toLowerCase());
 function word(error) {
   if (error instanceof InProgress) return 'in_progress';
   if (error instanceof Interrupted) return 'interrupted';
+  if (error instanceof Unrecorded) return 'unrecorded';
   if (error instanceof Application) return 'application';
   if (/^(ECONN|ENOENT|CONNECT)/.test(error?.code)) return 'connection';
   return error?.code ?? String(error);
