@@ -1,14 +1,14 @@
--- What wrk sends: pay.lua PREFIX KEYS. Each request has the next of so many keys, and then they come again.
+-- What wrk sends: pay.lua PATH PREFIX KEYS. Each request has the next of so many keys, and then they come again.
 
 function init(args)
-  prefix, keys, sent = args[1], tonumber(args[2]), 0
+  path, prefix, keys, sent = args[1], args[2], tonumber(args[3]), 0
 end
 
 function request()
   local key = string.format('%s-%010d', prefix, sent % keys)
   sent = sent + 1
   local headers = { ['Idempotency-Key'] = '"' .. key .. '"', ['Content-Type'] = 'application/json' }
-  return wrk.format('POST', '/pay', headers, '{"key":"' .. key .. '"}')
+  return wrk.format('POST', path, headers, '{"key":"' .. key .. '"}')
 end
 
 function done(summary)

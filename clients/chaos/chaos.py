@@ -16,6 +16,7 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -26,8 +27,11 @@ import tempfile
 import threading
 import time
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "roundtrips"))
+
+import protocol  # noqa: E402
+import psycopg  # noqa: E402
+from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
 ROLE = "chaos_app"
 WORKERS = 2
@@ -36,31 +40,54 @@ KINDS = {
     "backend": 4,  # ended while it works
     "worker": 3,  # kill -9 of an application
     "server": 1,  # all backends at once; it recovers from its log
-    "cut before COMMIT": 3,  # the server never sees it
+    "cut before COMMIT": 3,  # the server never sees it, and of one pipeline it executes what comes before
     "cut after COMMIT": 4,  # it is done, and the answer is lost
+    "cut before begin": 1,
+    "cut after begin": 2,  # the server has executed it, and nobody is told
     "worker before COMMIT": 2,
     "worker after COMMIT": 3,
     "backend at COMMIT": 2,
 }
-# Parse: the name of the prepared statement, and its text. Some drivers write it small.
-PREPARED = re.compile(rb"P.{4}([^\0]+)\0COMMIT\0", re.DOTALL | re.IGNORECASE)
+# Where a trap can be: in a statement of its own, or in one that the driver folds with others.
+STATEMENTS = {
+    "COMMIT": re.compile(r"\bCOMMIT\b", re.IGNORECASE),
+    "begin": re.compile(r"\bidem_begin\b", re.IGNORECASE),
+}
+
+
+def place_of(kind):
+    """The statement at which this kind of kill happens, if it happens at one."""
+    return kind.split(" ")[2] if " " in kind else ""
 
 
 class Trap:
-    """What is done at the next COMMIT that any application sends."""
+    """What is done at the next COMMIT, or at the next begin of a request, that any application sends."""
 
     def __init__(self):
         self.lock, self.at = threading.Lock(), None
+        # Which of STATEMENTS the application has sent so far. One that is unprotected sends no begin.
+        self.seen = set()
 
-    def take(self):
+    def met(self, statement):
+        """What is armed for this statement, which an application sends now. It is armed no more."""
+        names = {name for name, pattern in STATEMENTS.items() if pattern.search(statement)}
+        with self.lock:
+            self.seen |= names
+            if not self.at or self.at[0] not in names:
+                return None
+            at, self.at = self.at, None
+            return at
+
+    def disarm(self):
+        """What was still armed."""
         with self.lock:
             at, self.at = self.at, None
             return at
 
-    def arm(self, when, action):
+    def arm(self, where, when, action):
         """`before` or `after` the server has done it: action(worker), and the connection is cut."""
         with self.lock:
-            self.at = (when, action)
+            self.at = (where, when, action)
 
 
 class Proxy:
@@ -94,8 +121,10 @@ class Line:
     """One connection."""
 
     def __init__(self, proxy, client, server):
-        self.proxy, self.client, self.server, self.after = proxy, client, server, None
-        self.prepared = []
+        self.proxy, self.client, self.server = proxy, client, server
+        self.frontend, self.backend, self.statements = protocol.Frontend(), protocol.Backend(), protocol.Statements()
+        # How many ReadyForQuery the server owes, the first one for the startup; and what is done when it has sent them.
+        self.owed, self.after = 1, None
 
     def close(self):
         for end in (self.client, self.server):
@@ -106,34 +135,30 @@ class Line:
     def to_server(self):
         with contextlib.suppress(OSError):
             while data := self.client.recv(1 << 16):
-                place = self.commit(data)
-                at = self.proxy.trap.take() if place >= 0 else None
-                if at and at[0] == "before":
-                    # What comes in front of it arrives, as far as that is whole messages or not.
-                    self.server.sendall(data[: max(place - 6, 0)])
-                    at[1](self.proxy.worker)
-                    break
-                self.after = at[1] if at else self.after
-                self.server.sendall(data)
+                for kind, body, message in self.frontend.feed(data):
+                    if kind in (protocol.SSL_REQUEST, protocol.GSSENC_REQUEST):
+                        self.client.sendall(b"N")  # encrypted statements would not be found
+                        continue
+                    statement = self.statements.text(kind, body)
+                    at = self.proxy.trap.met(statement) if statement is not None else None
+                    if at and at[1] == "before":
+                        at[2](self.proxy.worker)
+                        return self.close()
+                    # Before it is forwarded, or the answer might be there first.
+                    self.after = at[2] if at else self.after
+                    self.owed += kind in protocol.READY_FOLLOWS
+                    self.server.sendall(message)
         self.close()
 
-    def commit(self, data):
-        """Where a COMMIT is: its text, or the name of a statement that has been prepared from it."""
-        self.prepared += (b"\0%s\0" % name for name in PREPARED.findall(data))
-        places = [data.upper().find(b"COMMIT"), *map(data.find, self.prepared)]
-        return min((place for place in places if place >= 0), default=-1)
-
     def to_client(self):
-        got = b""
         with contextlib.suppress(OSError):
             while data := self.server.recv(1 << 16):
-                if self.after:
-                    got += data
-                    if b"COMMIT\0" not in got:
-                        continue
+                self.owed -= sum(kind == b"Z" for kind, _ in self.backend.feed(data))
+                if not self.after:
+                    self.client.sendall(data)
+                elif self.owed <= 0:
                     self.after(self.proxy.worker)
                     break
-                self.client.sendall(data)
         self.close()
 
 
@@ -248,7 +273,8 @@ class Chaos:
                 )
                 if self.over:
                     return
-            kind = self.random.choices(list(KINDS), KINDS.values())[0]
+            kinds = [kind for kind in KINDS if place_of(kind) in ("", *self.trap.seen)]
+            kind = self.random.choices(kinds, [KINDS[kind] for kind in kinds])[0]
             hit = False
             # On a busy machine nobody may have been at work. Then the clients go on before the next try.
             while not hit and not self.over:
@@ -260,7 +286,7 @@ class Chaos:
 
     def kill(self, kind):
         """Whether it has hit something."""
-        what, _, when = kind.partition(" ")
+        what, when = (*kind.split(" "), "")[:2]
         if kind == "server":
             return self.restart()
         if kind == "worker":
@@ -268,13 +294,13 @@ class Chaos:
             return True
         if kind != "backend":
             actions = {"cut": lambda _: None, "worker": Worker.kill, "backend": self.end_backend}
-            self.trap.arm("after" if when.startswith("after") else "before", actions[what])
+            self.trap.arm(place_of(kind), "before" if when == "at" else when, actions[what])
         last = time.monotonic() + 15  # a Java machine takes a while to start, and both applications may be gone
         while time.monotonic() < last and not self.over:
             if self.end_backend() if kind == "backend" else self.trap.at is None:
                 return True
             time.sleep(0.01)
-        return self.trap.take() is None and kind != "backend"
+        return self.trap.disarm() is None and kind != "backend"
 
     def end_backend(self, _=None):
         ask = (

@@ -29,11 +29,19 @@ import protocol
 QUIET_MAX_S = 10
 
 
+CALLS = ["GET /trips", "POST /reset", "POST /cut"]
+
+
+class Cut(Exception):
+    """The connection is to be closed instead of forwarding this message."""
+
+
 class Trip:
     """One network round trip: what the client sent, and how the server answered."""
 
     def __init__(self):
         self.messages, self.statements, self.prepared, self.results = [], [], [], []
+        self.cut = None  # where the proxy closed the connection
         self.transaction = None  # its state after the trip: idle, in transaction, failed
 
     def as_json(self):
@@ -49,8 +57,9 @@ class Connection:
         self.startup, self.startup_round_trips, self.ready = {}, 0, False
         # The current round trip takes messages until an answer to it has reached the client.
         self.trips, self.trip, self.answered, self.closed = [], None, True, False
-        # The text of each prepared statement, and of each portal's statement, by name.
-        self.statement_of, self.portal_of = {}, {}
+        self.statements = protocol.Statements()
+        # How many ReadyForQuery the server owes, and whether the connection is cut when it has sent them.
+        self.owed, self.cut_after = 0, False
         self.last_client_bytes = self.last_traffic = 0.0
 
     # What the client sends.
@@ -72,20 +81,22 @@ class Connection:
             return
         trip = self.trip
         trip.messages.append(protocol.FRONTEND_NAMES.get(kind, repr(kind)))
-        if kind == b"Q":
-            trip.statements.append(one_line(protocol.strings(body, 1)[0]))
+        if kind in protocol.READY_FOLLOWS:
+            self.owed += 1
+        text = self.statements.text(kind, body)
+        if text is None:
+            return
+        if kind in (b"Q", b"E"):
+            trip.statements.append(one_line(text))
         elif kind == b"P":
-            name, text = protocol.strings(body, 2)
-            self.statement_of[name] = one_line(text)
-            trip.prepared.append(self.statement_of[name])
-        elif kind == b"B":
-            portal, name = protocol.strings(body, 2)
-            self.portal_of[portal] = self.statement_of.get(name, f"(unknown statement {name})")
-        elif kind == b"E":
-            portal = protocol.strings(body, 1)[0]
-            trip.statements.append(self.portal_of.get(portal, f"(unknown portal {portal})"))
-        elif kind == b"C" and body[:1] == b"S":
-            self.statement_of.pop(protocol.strings(body[1:], 1)[0], None)
+            trip.prepared.append(one_line(text))
+        when = self.proxy.take_cut(text)
+        if when == "before":
+            trip.cut = f"before {one_line(text)}"
+            raise Cut
+        if when == "after":
+            trip.cut = f"after {one_line(text)}"
+            self.cut_after = True
 
     async def upstream(self, client, server):
         """Forwards what the client sends, message by message."""
@@ -97,7 +108,10 @@ class Connection:
                     self.startup_round_trips += 1
                     client[1].write(b"N")
                     continue
-                self.sent(kind, body)
+                try:
+                    self.sent(kind, body)
+                except Cut:
+                    return
                 server[1].write(message)
             await server[1].drain()
 
@@ -106,6 +120,7 @@ class Connection:
     def received(self, kind, body):
         """Notes a message of the server in the current round trip. Returns whether it is a part of an answer."""
         if kind == b"Z":
+            self.owed -= self.ready
             self.ready = True
         trip = self.trip
         if trip is None or kind in protocol.ASYNCHRONOUS:
@@ -127,6 +142,10 @@ class Connection:
             answer = [self.received(*message) for message in self.backend.feed(data)]
             while (left := self.last_client_bytes + self.proxy.settle_s - now()) > 0:
                 await asyncio.sleep(left)
+            if self.cut_after:
+                if self.owed > 0:
+                    continue
+                return
             client[1].write(data)
             await client[1].drain()
             self.last_traffic = now()
@@ -163,6 +182,7 @@ class Proxy:
     def __init__(self, upstream, settle_s):
         self.host, self.port, self.settle_s = *address(upstream), settle_s
         self.connections, self.number = [], 0
+        self.cut = None  # (when, text): where the next connection is cut that sends this text
 
     async def connect(self):
         if self.host.startswith("/"):
@@ -177,8 +197,16 @@ class Proxy:
             await connection.serve((reader, writer))
         writer.close()
 
+    def take_cut(self, text):
+        """Whether a connection that sends this statement is cut `before` or `after` it. It happens once."""
+        if self.cut is None or self.cut[1].lower() not in text.lower():
+            return None
+        when, self.cut = self.cut[0], None
+        return when
+
     def reset(self):
-        """Forgets the round trips so far, and the connections that are closed."""
+        """Forgets the round trips so far, the connections that are closed, and a cut that has not happened."""
+        self.cut = None
         self.connections = [connection for connection in self.connections if not connection.closed]
         for connection in self.connections:
             connection.trips = []
@@ -195,7 +223,11 @@ class Proxy:
 
     def as_json(self):
         connections = [connection.as_json() for connection in self.connections if connection.trips]
-        return {"round_trips": sum(each["round_trips"] for each in connections), "connections": connections}
+        return {
+            "round_trips": sum(each["round_trips"] for each in connections),
+            "cut_pending": self.cut is not None,
+            "connections": connections,
+        }
 
 
 class Control:
@@ -220,17 +252,18 @@ class Control:
 
     async def answer(self, method, target):
         given = dict(urllib.parse.parse_qsl(target.query))
-        if (method, target.path) in (("GET", "/trips"), ("POST", "/reset")):
-            await self.proxy.quiet(float(given.get("quiet", 0.1)))
-        if (method, target.path) == ("GET", "/trips"):
-            return "200 OK", self.proxy.as_json()
-        if (method, target.path) == ("POST", "/reset"):
-            self.proxy.reset()
+        call = f"{method} {target.path}"
+        if call == "POST /cut":
+            if given.get("when") not in ("before", "after") or not given.get("at"):
+                return "400 Bad Request", {"error": "POST /cut?when=before|after&at=TEXT"}
+            self.proxy.cut = (given["when"], given["at"])
             return "200 OK", {}
-        return "404 Not Found", {
-            "error": f"no such call: {method} {target.path}",
-            "calls": ["GET /trips", "POST /reset"],
-        }
+        if call not in CALLS:
+            return "404 Not Found", {"error": f"no such call: {call}", "calls": CALLS}
+        await self.proxy.quiet(float(given.get("quiet", 0.1)))
+        if call == "POST /reset":
+            self.proxy.reset()
+        return "200 OK", self.proxy.as_json()
 
 
 def now():

@@ -28,6 +28,9 @@ FRONTEND_NAMES = {
     b"p": "Authentication",
 }
 
+# The messages of a client that the server answers with ReadyForQuery.
+READY_FOLLOWS = {b"Q", b"S", b"F"}
+
 # Messages that the server may send at any time. They answer nothing.
 ASYNCHRONOUS = {b"N", b"S", b"A"}
 
@@ -76,6 +79,30 @@ class Backend:
             messages.append((self.rest[:1], self.rest[5:size]))
             self.rest = self.rest[size:]
         return messages
+
+
+class Statements:
+    """The statements of one connection: the text of each prepared statement and portal by its name."""
+
+    def __init__(self):
+        self.prepared, self.portals = {}, {}
+
+    def text(self, kind, body):
+        """The SQL of this Query, Parse, Bind or Execute; None for other messages."""
+        if kind == b"Q":
+            return strings(body, 1)[0]
+        if kind == b"P":
+            name, text = strings(body, 2)
+            self.prepared[name] = text
+            return text
+        if kind == b"B":
+            portal, name = strings(body, 2)
+            self.portals[portal] = self.prepared.get(name, f"(unknown statement {name})")
+            return self.portals[portal]
+        if kind == b"E":
+            portal = strings(body, 1)[0]
+            return self.portals.get(portal, f"(unknown portal {portal})")
+        return None
 
 
 def strings(body, number):

@@ -281,6 +281,78 @@ def test_control_names_its_calls(proxy):
         assert "GET /trips" in json.load(answer)["calls"]
 
 
+def count(proxy, table):
+    with psycopg.connect(proxy.uri) as conn:
+        return conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.fixture
+def table(proxy):
+    with psycopg.connect(proxy.uri, autocommit=True) as conn:
+        conn.execute("DROP TABLE IF EXISTS cut; CREATE TABLE cut (x int)")
+    proxy.reset()
+    return "cut"
+
+
+PIPELINE = [parse("BEGIN"), bind(), EXECUTE, parse("INSERT INTO cut VALUES (1)"), bind(), EXECUTE]
+COMMIT = [parse("COMMIT"), bind(), EXECUTE, SYNC]
+
+
+@pytest.mark.parametrize("separately", [False, True])
+@pytest.mark.parametrize(("when", "rows"), [("before", 0), ("after", 1)])
+def test_a_connection_is_cut_around_commit(proxy, client, table, when, rows, separately):
+    proxy.call(f"/cut?when={when}&at=commit", "POST")
+    assert proxy.call("/trips")["cut_pending"]
+    if separately:
+        client.send(b"".join([*PIPELINE, SYNC]))
+        client.receive()
+    client.send(b"".join([*([] if separately else PIPELINE), *COMMIT]))
+    with pytest.raises(EOFError):
+        client.receive()
+    trip = proxy.trips()[-1]
+    assert trip["cut"] == f"{when} COMMIT"
+    assert ("COMMIT" in trip["results"]) == (when == "after")
+    assert not proxy.call("/trips")["cut_pending"]
+    assert count(proxy, table) == rows
+
+
+def test_a_cut_after_a_statement_waits_for_all_answers_of_the_trip(proxy, client, table):
+    """The client sends the COMMIT, with a Sync of its own, without having waited."""
+    proxy.call("/cut?when=after&at=INSERT", "POST")
+    client.send(b"".join([*PIPELINE, SYNC]))
+    time.sleep(SETTLE_S / 5)
+    client.send(b"".join(COMMIT))
+    with pytest.raises(EOFError):
+        client.receive()
+    assert proxy.trips()[-1]["results"] == ["BEGIN", "INSERT 0 1", "COMMIT"]
+    assert count(proxy, table) == 1
+
+
+def test_a_cut_at_a_statement_that_is_prepared_already(proxy, client, table):
+    client.send(parse("INSERT INTO cut VALUES (2)", "insert") + SYNC)
+    client.receive()
+    proxy.call("/cut?when=after&at=INSERT", "POST")
+    client.send(bind("insert") + EXECUTE + SYNC)
+    with pytest.raises(EOFError):
+        client.receive()
+    assert count(proxy, table) == 1
+
+
+def test_reset_forgets_a_cut(proxy, client):
+    proxy.call("/cut?when=before&at=SELECT", "POST")
+    proxy.reset()
+    client.send(query("SELECT 10"))
+    client.receive()
+    assert len(proxy.trips()) == 1
+
+
+def test_a_cut_needs_its_arguments(proxy):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        proxy.call("/cut?when=now&at=x", "POST")
+    error.value.close()
+    assert error.value.code == 400
+
+
 def test_the_end_of_the_server_reaches_the_client(proxy, client):
     with contextlib.suppress(EOFError):
         client.send(query("SELECT pg_terminate_backend(pg_backend_pid())"))
