@@ -79,13 +79,15 @@ class Connection(socketserver.BaseRequestHandler):
 
 
 def question(conn):
-    """All that the program sends before it waits for an answer, and whether this is a COMMIT."""
-    sent = b""
+    """All that the program sends before it waits for an answer, and whether it contains a COMMIT: in a query, or in the
+    Parse of a pipeline."""
+    sent, commit = b"", False
     while True:
         kind, body = message(conn)
         sent += kind + body
+        commit = commit or (kind in (b"Q", b"P") and body.endswith((b"COMMIT\0", b"COMMIT\0\0\0")))
         if kind in (b"Q", b"S", b"X"):
-            return sent, kind == b"Q" and body[4:] == b"COMMIT\0"
+            return sent, commit
 
 
 def answer(conn):

@@ -3,13 +3,16 @@
 import asyncio
 import base64
 import collections
+import contextlib
 import json
 import threading
+import time
 
 import psycopg
-from servers import uri
+from servers import POOLS, raising, uri
 
-from idempotence._drivers import finish, transaction_of
+from idempotence._await import finish
+from idempotence._drivers import transaction_of
 
 calls = collections.Counter()
 lock = threading.Lock()
@@ -35,6 +38,12 @@ class Outside:
             return conn.execute(sql)
 
 
+def fail_elsewhere(kind):
+    """Raises an error of another connection."""
+    with psycopg.connect(POOLS["unreachable"] if kind == "unreachable" else uri()) as conn:
+        conn.execute(raising(kind))
+
+
 async def perform(body, conn, refuse):
     """Does what the body says. Returns status, headers and body of the answer; refuse(status) raises the framework's
     exception."""
@@ -43,11 +52,20 @@ async def perform(body, conn, refuse):
         attempts = body["work"]
         actions = attempts[min(calls[body["run"]], len(attempts)) - 1]
     tx = Outside(conn.driver.asynchronous) if hasattr(conn, "taken_over") else transaction_of(conn)
+    asynchronous = tx.asynchronous if hasattr(conn, "taken_over") else tx.driver.asynchronous
     for action in actions:
         if "effect" in action:
             await tx.query("INSERT INTO client_effect VALUES ($1, CAST($2 AS int))", body["run"], action["effect"])
         elif "sql" in action:
             await tx.query(action["sql"])
+        elif "caught" in action:
+            with contextlib.suppress(Exception):
+                await tx.query(action["caught"])
+                raise AssertionError("the statement has not failed")
+        elif "foreign" in action:
+            fail_elsewhere(action["foreign"])
+        elif "sleep" in action:
+            await asyncio.sleep(action["sleep"]) if asynchronous else time.sleep(action["sleep"])
         elif "raise" in action:
             if action["raise"] == "application":
                 raise Refused

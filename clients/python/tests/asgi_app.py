@@ -21,7 +21,8 @@ import idempotence.starlette
 from idempotence._drivers import driver_of
 
 ROUTES = json.loads((CLIENTS / "http_vectors.json").read_text())["routes"]
-OPTIONS = ("required", "strict", "max_body", "unprotectable", "wait", "lease")
+OPTIONS = ("required", "strict", "max_body", "unprotectable", "wait", "lease", "methods", "handler_timeout")
+METHODS = ["POST", "PATCH", "PUT", "DELETE"]
 
 
 class Body(BaseModel):
@@ -33,6 +34,10 @@ def refuse(status):
     raise HTTPException(status, "refused")
 
 
+def where(route):
+    return route["path"] + "{rest:path}" if route.get("prefix") else route["path"]
+
+
 def rules(kind, pool, route):
     options = {name: route[name] for name in OPTIONS if name in route}
     if "identity" in route:
@@ -42,7 +47,7 @@ def rules(kind, pool, route):
 
 async def other(pool):
     tx = await driver_of(pool).open(5)
-    await tx.query("SELECT 1")
+    await tx.single("SELECT 1")
     await tx.close()
     return Response("1")
 
@@ -86,7 +91,7 @@ def add_route(app, pool, blocking, route):
     def work_blocking(body: Body, conn=Depends(idempotent)):
         return made(*perform_now(body.model_dump(), conn, refuse))
 
-    router.add_api_route(route["path"], work_blocking if blocking else work, methods=["POST", "PATCH", "PUT"])
+    router.add_api_route(where(route), work_blocking if blocking else work, methods=METHODS)
     app.include_router(router)
 
 
@@ -119,7 +124,7 @@ def starlette_app(pool, lifespan):
         async def work(request: Request):
             return made(*await perform(await request.json(), request.state.conn, refuse))
 
-        routes.append(Route(route["path"], work, methods=["POST", "PATCH", "PUT"]))
+        routes.append(Route(where(route), work, methods=METHODS))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_middleware(Refuse)
     return app

@@ -1,9 +1,7 @@
-"""The application of Django that http_vectors.json runs. django_app.py PORT"""
+"""The application of Django that http_vectors.json runs. django_app.py wsgi|asgi PORT"""
 
 import json
-import socketserver
 import sys
-import wsgiref.simple_server
 
 import drivers
 
@@ -15,12 +13,13 @@ from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.http import Http404, HttpResponse  # noqa: E402
 from django.urls import path  # noqa: E402
+from gunicorn.app.base import BaseApplication  # noqa: E402
 from servers import CLIENTS  # noqa: E402
 
 from idempotence.django import idempotent  # noqa: E402
 
 ROUTES = json.loads((CLIENTS / "http_vectors.json").read_text())["routes"]
-OPTIONS = ("required", "strict", "max_body", "unprotectable", "wait", "lease")
+OPTIONS = ("required", "strict", "max_body", "unprotectable", "wait", "lease", "methods", "handler_timeout")
 KINDS = {400: BadRequest, 403: PermissionDenied, 404: Http404}
 
 
@@ -61,26 +60,41 @@ def pattern(route):
     if "identity" in route:
         options["identity"] = lambda request: request.headers.get(route["identity"], "")
     rules = idempotent(route["session"], **options)
+    if route.get("prefix"):
+        return path(where + "<path:rest>", rules(lambda request, rest: view(request)))
     return path(where, rules.answer if "answer" in route else rules(view))
 
 
 urlpatterns = [pattern(route) for route in ROUTES]
 
 
-class Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    daemon_threads = True
-    request_queue_size = 100
+class Gunicorn(BaseApplication):
+    """One process with as many threads as the tests send requests at once."""
 
+    def __init__(self, port):
+        self.port = port
+        super().__init__()
 
-class Handler(wsgiref.simple_server.WSGIRequestHandler):
-    def log_message(self, *_):
-        """Nothing."""
+    def load_config(self):
+        options = {"bind": f"127.0.0.1:{self.port}", "worker_class": "gthread", "threads": 50, "loglevel": "critical"}
+        for name, value in options.items():
+            self.cfg.set(name, value)
+
+    def load(self):
+        return get_wsgi_application()
 
 
 def serve(port):
-    wsgiref.simple_server.make_server("127.0.0.1", port, get_wsgi_application(), Server, Handler).serve_forever()
+    Gunicorn(port).run()
+
+
+def serve_asgi(port):
+    import uvicorn
+    from django.core.asgi import get_asgi_application
+
+    uvicorn.run(get_asgi_application(), port=port, log_level="error", lifespan="off")
 
 
 if __name__ == "__main__":
     sys.modules["django_app"] = sys.modules["__main__"]
-    serve(int(sys.argv[1]))
+    (serve_asgi if sys.argv[1] == "asgi" else serve)(int(sys.argv[-1]))

@@ -111,6 +111,11 @@ def checked(step, sentences, edition):
     }
 
 
+def raising(state):
+    """A statement that fails with this SQLSTATE."""
+    return f"DO $$ BEGIN RAISE EXCEPTION 'provoked' USING ERRCODE = '{state}'; END $$"
+
+
 def begin(case):
     """The case with a name of its run."""
     run = uuid.uuid4().hex[:12]

@@ -11,7 +11,8 @@ import pytest
 import servers
 
 import idempotence
-from idempotence._drivers import finish, settle, transaction_of
+from idempotence._await import finish, settle
+from idempotence._drivers import driver_of, transaction_of
 
 FILE, CASES = servers.load("vectors.json")
 
@@ -43,12 +44,26 @@ class Runner:
             assert "rows" not in action or [list(row) for row in rows] == action["rows"]
         elif "sleep" in action:
             await self.sleep(action["sleep"])
+        elif "caught" in action:
+            with pytest.raises(Exception, match="client_effect"):
+                await tx.query(action["caught"])
+        elif "foreign" in action:
+            await self.foreign(action["foreign"])
         elif "terminate" in action:
             self.helpers.terminate((await tx.query("SELECT pg_backend_pid()"))[0][0])
         elif "final" in action:
             raise idempotence.Final(action["final"])
         elif "raise" in action:
             raise Refused(action["raise"])
+
+    async def foreign(self, kind):
+        """Raises an error of another connection."""
+        tx = await driver_of(await self.pools.get("unreachable" if kind == "unreachable" else "stranger")).open(2)
+        try:
+            await tx.begin()
+            await tx.query(servers.raising(kind))
+        finally:
+            await tx.close()
 
     def work(self, attempts):
         """The user's function."""
@@ -91,6 +106,8 @@ class Runner:
         elif want == "interrupted":
             assert type(error) is idempotence.Interrupted, repr(error)
             assert error.point == expect.get("point")
+        elif want == "unrecorded":
+            assert type(error) is idempotence.Unrecorded, repr(error)
         elif want == "connection":
             assert idempotence._errors.sqlstate(error) is None and idempotence._errors.of_driver(error), repr(error)
         else:
@@ -117,28 +134,29 @@ class Runner:
 
     async def call_lease(self, step):
         options = {name: step[name] for name in ("lease", "wait", "deadline") if name in step}
-        lease = idempotence.lease(*await self.arguments(step), step["payload"], **options)
-        if self.asynchronous:
-            async with lease as held:
-                await self.leased(held, step["do"])
-        else:
-            with lease as held:
-                finish(self.leased(held, step["do"]))
+        held = idempotence.lease(*await self.arguments(step), step["payload"], **options)
+        try:
+            if self.asynchronous:
+                async with held:
+                    await self.leased(held, step["do"])
+            else:
+                with held:
+                    finish(self.leased(held, step["do"]))
+        except idempotence.Done as done:
+            return {**vars(done.answer), "token": hasattr(held, "token"), "taken_over": False, "point": None}
         answer = held.answer or idempotence.Answer(held.status, None)
         return {
             "replayed": answer.replayed,
             "response": answer.response,
-            "status": answer.status if answer.replayed else held.status,
+            "status": held.status,
             "taken_over": held.taken_over,
             "point": held.point,
             "state": held.state,
             "attempt": held.attempt,
-            "token": isinstance(getattr(held, "token", None), int),
+            "token": isinstance(held.token, int),
         }
 
     async def leased(self, held, actions):
-        if held.answer:
-            return
         for action in actions:
             self.works += 1
             action = {action["each"]: True, "state": None} if "each" in action else action
@@ -172,25 +190,30 @@ class Runner:
 
     async def record_twice(self, held, action):
         """The answer to the first COMMIT gets lost: the record is sent again with the same token."""
-        original = type(held._attempt).commit
         lost = []
 
-        async def commit(attempt):
-            await original(attempt)
+        async def single(tx, *args):
+            rows = await original(tx, *args)
             if not lost:
                 lost.append(True)
+                tx.lost = lambda: True
                 raise ConnectionResetError("the answer to COMMIT is lost")
+            return rows
 
+        tx = await driver_of(await self.pools.get()).open(2)
+        await tx.close()
+        kind = type(tx)
+        original = kind.single
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(held._attempt), "commit", commit)
-            patch.setattr(type(held._attempt), "lost", lambda *_: True)
+            patch.setattr(kind, "single", single)
             await settle(held.record(action["record"]))
         assert lost
 
     async def call_once(self, step):
         pool, keys = await self.pools.get(), [self.key(key) for key in step["keys"]]
-        tx = await idempotence._drivers.driver_of(pool).open(5)
+        tx = await driver_of(pool).open(5)
         try:
+            await tx.begin()
             conn = "default" if pool == "default" else tx.conn
             new = await settle(idempotence.once(conn, self.run, keys))
             if not step.get("rollback"):

@@ -1,21 +1,25 @@
-"""A retried request takes effect once. The client of the PostgreSQL extension idempotence.
+"""A retried request takes effect once: the client of the PostgreSQL extension idempotence.
 
-No rule lives here: what these functions do under a key, the same calls by hand in SQL do too.
+It contains no rule of its own: the same calls, made by hand in SQL, have the same results.
 """
 
+from ._check import check
 from ._client import Client
-from ._errors import Final, InProgress, Interrupted
-from ._lease import Lease, Superseded, lease
-from ._run import Answer, check, lookup, once, run
+from ._errors import Final, InProgress, Interrupted, Superseded, TransactionEnded, Unrecorded
+from ._lease import Done, Lease, lease
+from ._run import Answer, lookup, once, run
 
 __all__ = [
     "Answer",
     "Client",
+    "Done",
     "Final",
     "InProgress",
     "Interrupted",
     "Lease",
     "Superseded",
+    "TransactionEnded",
+    "Unrecorded",
     "check",
     "lease",
     "lookup",

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from ._drivers import driver_of, settle
+from ._await import settle
+from ._drivers import driver_of
 from ._errors import InProgress, Interrupted, sqlstate
 from ._run import Answer, Attempt, ask, interval
 

@@ -1,8 +1,10 @@
-"""A request with a key: begin, work, record and COMMIT in one transaction, sent again until there is an answer."""
+"""A request with a key: begin, work, record and COMMIT in one transaction, which is repeated until there is an
+answer."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import random
 import time
@@ -10,25 +12,28 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from ._drivers import Driver, T, Tx, driver_of, settle, transaction_of
-from ._errors import Final, InProgress, Interrupted, may_retry, sqlstate
+from ._await import T, settle
+from ._drivers import driver_of, transaction_of
+from ._errors import RETRYABLE, Final, InProgress, Interrupted, of_driver, sqlstate
+from ._transactions import Driver, Statement, Tx
 
-_OUTCOMES = ("succeeded", "failed", "cancelled")
-# Strings and their casts: every driver passes a string in the same way, whatever codecs somebody has set.
-_KEY = "CAST($1 AS text), CAST($2 AS text)"
-_ARGS = f"{_KEY}, payload => CAST(CAST($3 AS text) AS jsonb), wait => CAST(CAST($4 AS text) AS interval)"
+OUTCOMES = ("succeeded", "failed", "cancelled")
+# Every argument is a string that the statement casts: all drivers pass strings alike, whatever codecs the application
+# has registered.
+KEY = "CAST($1 AS text), CAST($2 AS text)"
+_ARGS = f"{KEY}, payload => CAST(CAST($3 AS text) AS jsonb), wait => CAST(CAST($4 AS text) AS interval)"
 _TICKET = "status, replayed, response::text, expires_at, point, state::text, token, attempt"
 _BEGIN = f"SELECT {_TICKET} FROM idem_begin({_ARGS}"
 _CLAIM = f"SELECT idem_claim({_ARGS})"
 _OUTCOME = "response => CAST(CAST($3 AS text) AS jsonb), failed => CAST($4 AS boolean)"
-_RECORD = f"SELECT idem_record({_KEY}, {_OUTCOME}, ttl => CAST(CAST($5 AS text) AS interval))"
-_LOOKUP = f"SELECT status, response::text FROM idem_lookup({_KEY}, wait => CAST(CAST($3 AS text) AS interval))"
+_RECORD = f"SELECT idem_record({KEY}, {_OUTCOME}, ttl => CAST(CAST($5 AS text) AS interval))"
+_LOOKUP = f"SELECT status, response::text FROM idem_lookup({KEY}, wait => CAST(CAST($3 AS text) AS interval))"
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What became of a request: `succeeded`, `failed` (for good) or `cancelled`, executed by this call or replayed.
-    From `lookup` any other status, too."""
+    """The outcome of a request: `succeeded`, `failed` (for good) or `cancelled`, executed by this call or replayed.
+    `lookup` returns other statuses, too."""
 
     status: str
     response: Any
@@ -51,18 +56,30 @@ class Ticket(NamedTuple):
     token: int | None
     attempt: int
 
+    @classmethod
+    def of(cls, row: Any) -> Ticket:
+        ticket = cls(*row)
+        expires = ticket.expires_at
+        if isinstance(expires, str):
+            expires = datetime.datetime.fromisoformat(expires)
+        return ticket._replace(response=decoded(ticket.response), state=decoded(ticket.state), expires_at=expires)
+
+    @property
+    def answer(self) -> Answer | None:
+        return Answer(self.status, self.response, self.replayed) if self.status in OUTCOMES else None
+
 
 def decoded(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
 def encoded(value: Any) -> str | None:
-    """As JSON. None is no payload and no response, and not JSON's null."""
+    """JSON. None stands for no payload and no response, and not for JSON's null."""
     return None if value is None else json.dumps(value, allow_nan=False)
 
 
 def named(key: object) -> str:
-    """A key as the database has it. None, above all, is none: all requests without a key would be one."""
+    """The key as text. None in particular is refused: all requests without a key would be one request."""
     if isinstance(key, bool) or not isinstance(key, (str, int, uuid.UUID)):
         raise TypeError(f"the key of a request is a str, an int or a UUID, and not {key!r}")
     return str(key)
@@ -73,9 +90,9 @@ def interval(seconds: float | None) -> str | None:
 
 
 class Attempt:
-    """A request and the transaction in which it is tried, again and again. `deadline`: until when what may be retried
-    is. `patience`: how long it is asked again while somebody else is at work on it. `wait`: how long each time in the
-    database."""
+    """A request and the transaction that executes it, repeated if necessary. `deadline`: for how long (seconds) errors
+    that may pass are answered with another attempt. `patience`: for how long the request is begun again while another
+    process executes it. `wait`: how long each begin waits in the database."""
 
     def __init__(
         self,
@@ -89,75 +106,75 @@ class Attempt:
         deadline: float = 30,
         patience: float | None = None,
     ) -> None:
-        self.driver, self.session, self.key, self.payload, self.wait, self.ttl = (
-            driver,
-            session,
-            key,
-            payload,
-            wait,
-            ttl,
-        )
+        self.driver, self.session, self.key, self.payload = driver, session, key, payload
+        self.wait, self.ttl = wait, ttl
         self.deadline, self.patience = deadline, deadline if patience is None else patience
         self.began, self.count = time.monotonic(), 0
         self.tx: Tx | None = None
-        self.ticket: Ticket | None = None
+        self.opening = False
 
     def left(self, within: float) -> float:
         return self.began + within - time.monotonic()
 
     async def open(self) -> Tx:
+        self.opening = True
         # The last attempt may wait for a connection, too.
         self.tx = await self.driver.open(max(self.left(self.deadline), 2))
+        self.opening = False
         return self.tx
 
-    async def query(self, sql: str, *args: Any) -> list[Any]:
-        assert self.tx, "the transaction is not open"
-        return await self.tx.query(sql, *args)
+    @property
+    def arguments(self) -> tuple[str | None, ...]:
+        return self.session, named(self.key), encoded(self.payload), interval(self.wait)
 
-    async def begin(self, lease: float | None = None) -> Answer | None:
-        """The answer, or None with the claim, in a transaction that stays open."""
-        await self.open()
-        args = (self.session, named(self.key), encoded(self.payload), interval(self.wait))
-        sql, more = (
-            (")", ()) if lease is None else (", lease => CAST(CAST($5 AS text) AS interval))", (interval(lease),))
-        )
-        ticket = Ticket(*(await self.query(_BEGIN + sql, *args, *more))[0])
-        self.ticket = ticket = ticket._replace(response=decoded(ticket.response), state=decoded(ticket.state))
+    async def begin(self) -> Answer | None:
+        """The outcome; or None, and the claim is in a transaction that stays open."""
+        tx = await self.open()
+        ticket = Ticket.of(await tx.begin_with(_BEGIN + ")", *self.arguments))
         if ticket.status == "in_progress":
             raise InProgress(self.key, ticket.expires_at)
-        if ticket.status in _OUTCOMES:
-            # The begin may have recorded that the request is given up, and COMMIT may wait until the answer is durable.
-            await self.commit()
-            return Answer(ticket.status, ticket.response, ticket.replayed)
-        if lease is None and (ticket.status != "started" or ticket.point is not None):
+        if ticket.answer:
+            # idem_begin may have recorded that the request is given up.
+            await tx.commit()
+            return ticket.answer
+        if ticket.status != "started" or ticket.point is not None:
             raise Interrupted(self.key, ticket.point, ticket.state)
         return None
 
-    async def record(self, response: Any, failed: bool = False) -> None:
-        await self.query(_RECORD, self.session, named(self.key), encoded(response), failed, interval(self.ttl))
+    async def begin_lease(self, seconds: float) -> Ticket:
+        """Begins and commits: a ticket with an outcome or with the token of a lease."""
+        tx = await self.open()
+        sql = _BEGIN + ", lease => CAST(CAST($5 AS text) AS interval))"
+        ticket = Ticket.of((await tx.single(sql, *self.arguments, interval(seconds)))[0])
+        if ticket.status == "in_progress":
+            raise InProgress(self.key, ticket.expires_at)
+        return ticket
 
-    async def commit(self) -> None:
-        assert self.tx
-        await self.tx.commit()
+    def record(self, response: Any, failed: bool = False) -> Statement:
+        return _RECORD, (self.session, named(self.key), encoded(response), failed, interval(self.ttl))
 
-    def lost(self, error: BaseException) -> bool:
-        return self.tx is None or self.tx.lost(error)
+    async def retryable(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed. See Tx.retryable."""
+        if self.opening:
+            state = sqlstate(error)
+            return bool(RETRYABLE.match(state)) if state else of_driver(error)
+        return self.tx is not None and await self.tx.retryable(error)
 
-    async def close(self) -> None:
-        """Rolls back what is not committed. An error of that says nothing: the transaction has not happened."""
-        tx, self.tx = self.tx, None
+    async def close(self, abandoned: bool = False) -> None:
+        """Rolls back what is not committed. An error of that is not reported: the transaction has not happened."""
+        tx, self.tx, self.opening = self.tx, None, False
         try:
             if tx:
-                await tx.close()
+                await tx.close(abandoned)
         except Exception as error:
-            if sqlstate(error) is None and not (tx and tx.lost(error)):
+            if not of_driver(error):
                 raise
 
-    async def after(self, error: BaseException, lost: bool) -> None:
-        """Waits a little. Raises the error if it is final, or if the time is over."""
+    async def after(self, error: BaseException, retryable: bool) -> None:
+        """Waits before the next attempt. Raises the error if it is final, or if the time is over."""
         busy = isinstance(error, InProgress)
         left = self.left(self.patience if busy else self.deadline)
-        if left <= 0 or not (busy or may_retry(error, lost)):
+        if left <= 0 or not (busy or retryable):
             raise error
         self.count += 1
         await self.driver.sleep(min(random.uniform(0.5, 1) * min(0.025 * 2 ** min(self.count, 10), 2), left))
@@ -170,60 +187,65 @@ class Attempt:
                 await self.close()
                 return answer
             except BaseException as error:
-                failed, lost = error, self.lost(error)
+                failed, retryable = error, await self.retryable(error)
                 await self.close()
                 if not isinstance(error, Exception):
                     raise
-            await self.after(failed, lost)
+            await self.after(failed, retryable)
 
     async def executed(self, work: Callable[[Any], Any]) -> Answer:
-        """Begins, works, records, commits."""
+        """Begins, calls the work, records and commits."""
         answer = await self.begin()
         if answer is None:
-            answer = await self.working(work)
-            await self.commit()
+            answer = await self.worked(work)
+            assert self.tx
+            await self.tx.commit(self.record(answer.response, answer.failed))
         return answer
 
-    async def working(self, work: Callable[[Any], Any]) -> Answer:
-        """Does the work and records what it says."""
+    async def worked(self, work: Callable[[Any], Any]) -> Answer:
+        """The answer of the work, with the types that a replay has."""
         assert self.tx
         try:
-            answer = Answer("succeeded", await settle(work(self.tx.conn)))
+            return Answer("succeeded", as_replayed(await settle(work(self.tx.conn))))
         except Final as final:
-            answer = Answer("failed", final.response)
-        await self.record(answer.response, answer.failed)
-        return answer
+            return Answer("failed", as_replayed(final.response))
 
     async def claimed(self, work: Callable[[Any], Any]) -> Answer:
         """The same in one round trip."""
         tx = await self.open()
         try:
-            async with tx.pipeline():
-                await self.query(_CLAIM, self.session, named(self.key), encoded(self.payload), interval(self.wait))
-                answer = await self.working(work)
-                await self.commit()
+            async with tx.folded():
+                await tx.start()
+                await tx.send(_CLAIM, *self.arguments)
+                answer = await self.worked(work)
+                record, arguments = self.record(answer.response, answer.failed)
+                await tx.send(record, *arguments)
+                await tx.end()
+            await tx.ended()
             return answer
         except Exception as error:
-            state, lost = sqlstate(error), self.lost(error)
-            await self.close()
+            tx.errors.append(error)
+            state, lost = sqlstate(error), tx.lost()
             if state in ("55P03", "55000"):
                 raise (InProgress if state == "55P03" else Interrupted)(self.key) from error
             if state != "ID011" or lost:
                 raise
-        await self.open()
-        done = await self.looked_up()
-        if done.status not in _OUTCOMES:
+            await self.close()
+        done = await self.look_up()
+        if done.status not in OUTCOMES:
             raise InProgress(self.key)
         return done
 
-    async def looked_up(self) -> Answer:
-        status, response = (await self.query(_LOOKUP, self.session, named(self.key), interval(self.wait)))[0]
-        await self.commit()
-        return Answer(status, decoded(response), status in _OUTCOMES)
-
     async def look_up(self) -> Answer:
-        await self.open()
-        return await self.looked_up()
+        tx = await self.open()
+        rows = await tx.single(_LOOKUP, self.session, named(self.key), interval(self.wait))
+        status, response = rows[0]
+        return Answer(status, decoded(response), status in OUTCOMES)
+
+
+def as_replayed(response: Any) -> Any:
+    """The response as a replay returns it: with JSON's types."""
+    return decoded(encoded(response))
 
 
 async def ask(driver: Driver, deadline: float, sql: str, *args: Any) -> Any:
@@ -231,9 +253,8 @@ async def ask(driver: Driver, deadline: float, sql: str, *args: Any) -> Any:
     attempt = Attempt(driver, "", deadline=deadline)
 
     async def once() -> Any:
-        await attempt.open()
-        rows = await attempt.query(sql, *args)
-        await attempt.commit()
+        tx = await attempt.open()
+        rows = await tx.single(sql, *args)
         return rows[0] if rows else (None,)
 
     return await attempt.answered(once)
@@ -249,22 +270,39 @@ def run(
     wait: float = 0.2,
     deadline: float = 30,
     ttl: float | None = None,
+    lease: float | None = None,
     claim: bool = False,
 ) -> Any:
     """Executes a request once: calls work(conn) in the transaction that records what it returns, and answers after
     COMMIT.
 
     pool: of psycopg or asyncpg; an engine or session factory of SQLAlchemy; a Django alias; a function that connects.
-    An asynchronous one makes this a coroutine, and the work may be one. An exception of the work takes all back, but
-    for `Final`, whose response is recorded as a failure. What may be retried is, until `deadline` (seconds). `wait`:
-    how long each attempt waits in the database, on its connection. With `claim` psycopg sends everything at once: the
-    work must not look at what its statements return."""
-    attempt = Attempt(driver_of(pool), session, key, payload, wait=wait, ttl=ttl, deadline=deadline)
-    return attempt.driver.do(attempt.answered(lambda: (attempt.claimed if claim else attempt.executed)(work)))
+    With an asynchronous one the result is awaited, and the work may be a coroutine. An exception of the work rolls
+    everything back, except `Final`, whose response is recorded as a failure. Errors that may pass are retried until
+    `deadline` (seconds). `wait`: how long each attempt waits in the database, on its connection. `lease`: for an effect
+    outside the database; the claim is committed first, and the work receives a `Lease` instead of a connection.
+    `claim`: psycopg sends everything at once; the work must not read the results of its statements."""
+    driver = working_driver(pool, session, work)
+    if lease is not None:
+        from ._lease import run_with_lease
+
+        return driver.do(run_with_lease(driver, session, key, payload, work, lease, wait, deadline))
+    attempt = Attempt(driver, session, key, payload, wait=wait, ttl=ttl, deadline=deadline)
+    return driver.do(attempt.answered(lambda: (attempt.claimed if claim else attempt.executed)(work)))
+
+
+def working_driver(pool: Any, session: object, work: object) -> Driver:
+    """The driver, after a check of arguments that are easily mixed up."""
+    if not isinstance(session, str):
+        raise TypeError(f"the session is the name of a session, and not {session!r}: pass the pool first")
+    if not callable(work):
+        raise TypeError(f"the work is a function, and not {work!r}")
+    return driver_of(pool)
 
 
 def lookup(pool: Any, session: str, key: object, *, wait: float | None = None, deadline: float = 30) -> Any:
-    """What is known of a request: an Answer with any status. Begins nothing; waits up to `wait` for who is at work."""
+    """What is known of a request: an Answer with any status. It begins nothing. `wait`: how long it waits for a process
+    that executes the request."""
     attempt = Attempt(driver_of(pool), session, key, wait=wait, deadline=deadline)
     return attempt.driver.do(attempt.answered(attempt.look_up))
 
@@ -279,81 +317,3 @@ def once(conn: Any, session: str, keys: Sequence[Any]) -> Any:
 async def _once(tx: Tx, session: str, keys: list[Any]) -> list[Any]:
     sql = "SELECT ord FROM idem_once_many(CAST($1 AS text), CAST($2 AS text[])) ORDER BY ord"
     return [keys[row[0] - 1] for row in await tx.query(sql, session, [named(key) for key in keys])]
-
-
-class Problems(list[str]):
-    """One sentence for each fault. edition: what was found, "extension 1.2.0" or "managed 1.2.0"."""
-
-    edition: str | None = None
-
-
-# What stands in the way of every request, in the same words in each client: '' if nothing does.
-FAULT = """
-SELECT coalesce((
-  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
-                || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
-              WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
-              ELSE '' END
-  FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
-               CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
-                    WHEN NOT has_function_privilege(p.oid, 'EXECUTE') THEN 'EXECUTE on ' || proname END AS lacks
-        FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
-        WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
-  ORDER BY visible DESC, lacks LIMIT 1),
-  'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')
-"""
-
-
-def check(pool: Any, session: str | None = None) -> Any:
-    """What stands in the way of requests in this session: one sentence for each fault, none if all is well.
-
-    The attribute `edition` of the list says what was found."""
-    driver = driver_of(pool)
-    return driver.do(_check(driver, session))
-
-
-async def _check(driver: Driver, session: str | None) -> Problems:
-    async def asked(sql: str, *args: Any) -> Any:
-        """The first value, or the error."""
-        try:
-            return (await ask(driver, 0, sql, *args))[0]
-        except Exception as error:
-            return error
-
-    fault = await asked(FAULT)
-    if isinstance(fault, Exception):
-        fault = f"unreachable: no connection to the database can be had: {fault}"
-    problems = Problems([fault] if fault else [])
-    if problems:
-        return problems
-    edition = await asked(
-        "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),"
-        " 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"
-    )
-    if isinstance(edition, str):
-        problems.edition = edition
-        if tuple(int(n) for n in edition.split()[1].split(".")[:2] if n.isdigit()) < (1, 2):
-            problems.append(f"version: this client needs idempotence 1.2, and here is {edition}: update it")
-            return problems
-    # The edition for managed services has no readiness to ask for.
-    ready = await asked("SELECT idem_ready()") if str(edition).startswith("extension") else True
-    if ready is not True:
-        problems.append("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why")
-    found = (
-        await asked("SELECT status FROM idem_lookup(CAST($1 AS text), 'idempotence check')", session)
-        if session
-        else None
-    )
-    sentences = {
-        "42704": f"session: there is none of the name {session}: SELECT idem_create_session('{session}')",
-        "42501": f"rights: this role may not use the session {session}:"
-        " its owner lends it by idem_alter_session(…, usable_by => …)",
-        "ID012": f"session: the session {session} lives on another server: {found}",
-    }
-    if isinstance(found, Exception) and (state := sqlstate(found)) in sentences and not problems:
-        problems.append(sentences[state])
-    # Of the extension, who is no monitor cannot see whether somebody sweeps.
-    swept = await asked("SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0")
-    if isinstance(swept, str):
-        problems.append(f"sweep: {swept}")
-    return problems

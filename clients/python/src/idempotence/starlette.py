@@ -2,73 +2,93 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import math
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
-import anyio
 from starlette._exception_handler import _lookup_exception_handler
 from starlette._utils import is_async_callable
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from ._drivers import Driver, T, Tx, driver_of, finish
-from ._errors import may_retry
-from ._http import Answered, Exchange, Facts, Reply, Rules, look_up
+from ._exchange import Exchange, HandlerTimeout, look_up
+from ._options import Facts, Options
+from ._reply import Answered, Reply
+from ._threads import Threaded
+from ._transactions import Driver
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-class _ThreadedTx(Tx):
-    """A transaction of a driver that blocks."""
-
-    def __init__(self, tx: Tx) -> None:
-        super().__init__(tx.driver, tx.conn)
-        self.lost = tx.lost  # type: ignore[method-assign]
-        for name in ("query", "commit", "close"):
-            setattr(self, name, functools.partial(self._do, getattr(tx, name)))
-
-    async def _do(self, call: Callable[..., Any], *args: Any) -> Any:
-        # Not among the threads of the handlers: those who have a connection never wait for a thread.
-        return await anyio.to_thread.run_sync(lambda: finish(call(*args)), limiter=_limiter("use", math.inf))
+Handler = Callable[..., Awaitable[Response]]
 
 
-class _Threaded(Driver):
-    """A driver that blocks, in threads."""
-
-    def __init__(self, driver: Driver) -> None:
-        super().__init__(driver.source, True)
-        self.blocking = self.driver = driver
-
-    async def call(self, function: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=_limiter("open", 40))
-
-    async def open(self, timeout: float) -> Tx:
-        return _ThreadedTx(await self.call(lambda: finish(self.driver.open(timeout))))
-
-
-_limiters: dict[str, anyio.CapacityLimiter] = {}
-
-
-def _limiter(name: str, most: float) -> anyio.CapacityLimiter:
-    return _limiters.setdefault(name, anyio.CapacityLimiter(most))
-
-
-def source(rules: Rules) -> Driver:
-    driver = driver_of(rules.pool)
-    return driver if driver.asynchronous else _Threaded(driver)
+def source(options: Options) -> Driver:
+    driver = options.driver()
+    return driver if driver.asynchronous else Threaded(driver)
 
 
 def facts(request: Request) -> Facts:
-    scope, keys = request.scope, request.headers.getlist("idempotency-key")
-    # HTTP/1 has no body without one of the two headers. HTTP/2 may have one of no told length.
-    told = "transfer-encoding" not in request.headers and scope["http_version"].startswith("1")
-    length = request.headers.get("content-length", "0" if told else "")
-    query = scope["query_string"].decode("latin-1")
-    return Facts(scope["method"], scope["path"], query, keys, int(length) if length.isdigit() else None)
+    scope, headers = request.scope, request.headers
+    length = headers.get("content-length", "")
+    # Servers pass the path as it was sent, too. A test client may not.
+    path = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else quote(scope["path"])
+    return Facts(
+        scope["method"],
+        path,
+        scope["query_string"].decode("latin-1"),
+        headers.getlist("idempotency-key"),
+        headers.get("content-type", ""),
+        int(length) if length.isascii() and length.isdigit() else None,
+    )
+
+
+class Body:
+    """The body of a request, read up to a limit, and passed on to the handler once for each attempt."""
+
+    def __init__(self, options: Options, request: Request, length: int | None) -> None:
+        self.options, self.request, self.length = options, request, length
+        self.data: bytes | None = None
+        self.unread: Any = None  # the rest of a body that is too large
+
+    async def read(self) -> bytes | None:
+        """None: it is too large."""
+        limit, chunks, size = self.options.max_body, [], 0
+        if self.length is not None and self.length > limit:
+            return None
+        stream = self.request.stream()
+        try:
+            async for chunk in stream:
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    self.data, self.unread = b"".join(chunks), stream
+                    return None
+        except ClientDisconnect:
+            raise self.options.problem("body-incomplete") from None
+        if self.length is not None and size != self.length:
+            raise self.options.problem("body-incomplete")
+        self.data = b"".join(chunks)
+        return self.data
+
+    def request_for_handler(self) -> Request:
+        """The same request, with a body that was not read yet."""
+        scope, data = dict(self.request.scope), self.data
+        if data is None:
+            return Request(scope, self.request.receive)
+        unsent = [data]
+
+        async def receive() -> Any:
+            if unsent:
+                return {"type": "http.request", "body": unsent.pop(), "more_body": self.unread is not None}
+            if self.unread is not None:
+                chunk = await anext(self.unread, None)
+                return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+            return await self.request.receive()
+
+        return Request(scope, receive)
 
 
 def made(reply: Reply) -> Response:
@@ -81,13 +101,16 @@ def made(reply: Reply) -> Response:
 
 def reply_of(response: Response) -> Reply:
     if not isinstance(getattr(response, "body", None), bytes):
-        raise TypeError("a protected route answers after COMMIT, so its answer must be whole: it cannot be streamed")
+        raise TypeError(
+            f"a protected route answers after COMMIT, so its answer must be whole: a {type(response).__name__} is sent"
+            " piece by piece"
+        )
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers]
     return Reply(response.status_code, headers, bytes(response.body))
 
 
 async def response_to(request: Request, error: Exception) -> Response | None:
-    """What the application makes of an exception. None: nothing, it is a mistake."""
+    """The response that the application makes of an exception. None: it makes none, so it is a mistake."""
     handlers, statuses = request.scope.get("starlette.exception_handlers", ({}, {}))
     handler: Any = statuses.get(error.status_code) if isinstance(error, HTTPException) else None
     handler = handler or _lookup_exception_handler(handlers, error)
@@ -99,38 +122,41 @@ async def response_to(request: Request, error: Exception) -> Response | None:
     return response
 
 
-async def protect(rules: Rules, request: Request, handler: Handler, begins: bool) -> Response:
-    """Serves a request. `begins`: before the handler is called; else it calls `begin` of the exchange in the scope."""
+async def within_limit(exchange: Exchange, handler: Awaitable[Response]) -> Response:
+    """A lease limits its handler by itself."""
+    if exchange.options.lease is not None:
+        return await handler
     try:
-        exchange = await Exchange.of(rules, source(rules), facts(request), request, request.body)
+        async with asyncio.timeout(exchange.options.handler_timeout) as limit:
+            return await handler
+    except TimeoutError as error:
+        if limit.expired():
+            raise HandlerTimeout from error
+        raise
+
+
+async def protect(options: Options, request: Request, handler: Handler, begins: bool) -> Response:
+    """Serves a request. `begins`: the request is begun before the handler is called. Otherwise the handler calls
+    `begin` of the exchange in the scope."""
+    known = facts(request)
+    body = Body(options, request, known.length)
+    try:
+        exchange = await Exchange.of(options, source(options), known, request, body.read)
     except Answered as answered:
         return made(answered.reply)
 
     async def invoke() -> Response:
-        attempt, unread = request, [exchange.body]
-        if exchange.body is not None:
-
-            async def again() -> Any:
-                return (
-                    {"type": "http.request", "body": unread.pop(), "more_body": False}
-                    if unread
-                    else await request.receive()
-                )
-
-            attempt = Request(dict(request.scope), again)
-        attempt.scope["idempotence"], exchange.begun, raised = exchange, False, False
+        attempt = body.request_for_handler()
+        attempt.scope["idempotence"] = exchange
+        exchange.begun, exchange.working, raised = False, begins, False
         if begins:
             attempt.state.conn = await exchange.begin()
         try:
-            response = await handler(attempt)
-        except Answered:
+            response = await within_limit(exchange, handler(attempt))
+        except (Answered, HandlerTimeout):
             raise
         except Exception as error:
-            if (
-                not exchange.begun
-                or isinstance(error, rules.refusals)
-                or may_retry(error, exchange.attempt.lost(error))
-            ):
+            if not exchange.working or isinstance(error, options.refusals) or await exchange.attempt.retryable(error):
                 raise
             answer = await response_to(attempt, error)
             if answer is None:
@@ -143,25 +169,34 @@ async def protect(rules: Rules, request: Request, handler: Handler, begins: bool
     return response
 
 
-class Idempotent(Rules):
+def check_handler(options: Options, endpoint: Callable[..., Any]) -> None:
+    """An asynchronous connection does nothing in a plain function, and reports nothing."""
+    if options.driver().asynchronous and not is_async_callable(endpoint):
+        name = getattr(endpoint, "__name__", repr(endpoint))
+        raise TypeError(f"the pool is asynchronous and {name} is not: write `async def`, or pass a pool that blocks")
+
+
+class Idempotent(Options):
     """`idempotent = Idempotent(pool, "payments")`, and then @idempotent on an endpoint, which works on
-    `request.state.conn`. The options are those of Rules."""
+    `request.state.conn`. See Options for the other arguments."""
 
-    def __call__(self, endpoint: Callable[[Request], Any]) -> Handler:
-        if not is_async_callable(endpoint):
-            called = endpoint
-
-            async def endpoint(request: Request) -> Any:
-                return await run_in_threadpool(called, request)
-
-        handler: Handler = endpoint
+    def __call__(self, endpoint: Callable[..., Any]) -> Handler:
+        if inspect.isclass(endpoint):
+            raise TypeError(f"put the decorator on the methods of {endpoint.__name__}")
+        check_handler(self, endpoint)
 
         @functools.wraps(endpoint)
-        async def protected(request: Request) -> Response:
-            return await protect(self, request, handler, True)
+        async def protected(*args: Any) -> Response:
+            async def handler(attempt: Request) -> Response:
+                call = endpoint if is_async_callable(endpoint) else functools.partial(run_in_threadpool, endpoint)
+                response: Response = await call(*args[:-1], attempt)
+                return response
+
+            # The method of an HTTPEndpoint has `self` in front of the request.
+            return await protect(self, args[-1], handler, True)
 
         return protected
 
     async def answer(self, request: Request) -> Response:
-        """An endpoint for GET: the answer to the request that has this key. Waits for it, and never executes."""
+        """An endpoint for GET: the answer to the request with this key. It waits for it, and never executes."""
         return made(await look_up(self, source(self), facts(request), request))

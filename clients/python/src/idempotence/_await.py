@@ -1,0 +1,62 @@
+"""The same code for drivers that block and for asynchronous ones.
+
+Every method of a driver is a coroutine. A coroutine of a blocking driver never suspends, and `finish` runs it to its
+end; a coroutine of an asynchronous driver is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise TypeError(
+        "the function is a coroutine, but its pool blocks: pass an asynchronous pool, or make the function a plain one"
+    )
+
+
+async def settle(value: Any) -> Any:
+    """A value, or the result of an awaitable."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def _shield() -> contextlib.AbstractContextManager[Any]:
+    """Keeps the cancel scopes of anyio out. Without anyio there are none."""
+    try:
+        import anyio
+    except ImportError:
+        return contextlib.nullcontext()
+    return anyio.CancelScope(shield=True)
+
+
+async def uninterrupted(work: Awaitable[T], undo: Callable[[T], Awaitable[Any]] | None = None) -> T:
+    """Awaits the work to its end even if the caller is cancelled meanwhile, and raises the cancellation afterwards.
+    `undo` is then called with the result, which the caller never receives."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    with _shield():
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except Exception:  # noqa: S110 # raised below
+                pass
+        if cancelled is None:
+            return task.result()
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            await undo(task.result())
+    raise cancelled

@@ -1,0 +1,180 @@
+"""What all drivers have in common: a source of connections, and a transaction on one of them.
+
+`begin` and `commit` take one round trip each if the driver can send statements without waiting for the answers. The
+handler's own statements are never sent together with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from ._await import T, finish
+from ._errors import RETRYABLE, sqlstate
+
+Statement = tuple[str, tuple[Any, ...]]
+Fetch = Callable[[], Awaitable[list[Any]]]
+SAVEPOINT = "SAVEPOINT idempotence_work"
+UNDO = "ROLLBACK TO SAVEPOINT idempotence_work"
+
+
+class Tx:
+    """A transaction. Statements have their arguments as $1, $2 … in this order. `conn` is what the handler receives.
+    `errors` holds what the server has reported for statements of this transaction."""
+
+    conn: Any = None
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.errors: list[BaseException] = []
+        self.has_savepoint = False
+
+    # The parts that each driver provides.
+
+    async def start(self) -> None:
+        """Begins the transaction."""
+
+    async def send(self, sql: str, *args: Any) -> Fetch:
+        """Executes a statement. Within `folded` its rows can be fetched only afterwards."""
+        raise NotImplementedError
+
+    async def set_savepoint(self) -> None:
+        await self.send(SAVEPOINT)
+
+    async def flush(self) -> None:
+        """Sends the statements that the handler's session has kept back."""
+
+    async def release(self) -> None:
+        """Keeps the handler's effects. COMMIT releases the savepoint."""
+
+    async def undo(self) -> None:
+        """Takes the handler's effects back."""
+        await self.send(UNDO)
+
+    async def end(self) -> None:
+        """Commits. Raises an error if the server answers anything else than COMMIT."""
+        raise NotImplementedError
+
+    async def ended(self) -> None:
+        """Called after COMMIT."""
+
+    def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        """In this block the driver sends statements without waiting for the answers, if it can."""
+        return contextlib.nullcontext()
+
+    async def failed(self) -> bool:
+        """Whether a statement has failed, so that the transaction can only roll back."""
+        raise NotImplementedError
+
+    def lost(self) -> bool:
+        """Whether the connection is gone."""
+        raise NotImplementedError
+
+    async def close(self, abandoned: bool = False) -> None:
+        """Rolls back what is not committed, and returns the connection. `abandoned`: a thread of the handler may still
+        be using it, so it is closed instead."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Breaks the connection, from any thread. A statement that is running fails, and the server rolls back."""
+
+    # What the callers use.
+
+    async def query(self, sql: str, *args: Any) -> list[Any]:
+        return await (await self.send(sql, *args))()
+
+    async def begin(self) -> None:
+        """BEGIN alone: the transaction of a request that is not protected."""
+        with self.noting_errors():
+            async with self.folded():
+                await self.start()
+
+    async def begin_with(self, sql: str, *args: Any) -> Any:
+        """BEGIN, the statement, SAVEPOINT. Returns the first row of the statement."""
+        with self.noting_errors():
+            async with self.folded():
+                await self.start()
+                fetch = await self.send(sql, *args)
+                await self.set_savepoint()
+                self.has_savepoint = True
+            return (await fetch())[0]
+
+    async def commit(self, record: Statement | None = None, undo: bool = False) -> None:
+        """The statement that records, and COMMIT. `undo`: without the handler's effects."""
+        with self.noting_errors():
+            if not undo:
+                await self.flush()
+            async with self.folded():
+                if self.has_savepoint:
+                    await (self.undo() if undo else self.release())
+                if record:
+                    await self.send(record[0], *record[1])
+                await self.end()
+        await self.ended()
+
+    async def single(self, sql: str, *args: Any) -> list[Any]:
+        """The rows of a statement that is a transaction of its own."""
+        with self.noting_errors():
+            async with self.folded():
+                await self.start()
+                fetch = await self.send(sql, *args)
+                await self.end()
+            rows = await fetch()
+        await self.ended()
+        return rows
+
+    @contextlib.contextmanager
+    def noting_errors(self) -> Any:
+        try:
+            yield
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+    async def reported(self, error: BaseException) -> bool:
+        """Whether the error is one that this transaction's connection has raised."""
+        return any(each is error for each in self.errors)
+
+    async def retryable(self, error: BaseException) -> bool:
+        """Whether the same transaction may be sent again. Only the state of this connection decides, and what the
+        server has reported on it: an error of another database or of the network is the application's."""
+        state = sqlstate(error)
+        if state and await self.reported(error):
+            return bool(RETRYABLE.match(state))
+        return self.lost()
+
+
+class Driver:
+    """Lends connections."""
+
+    def __init__(self, source: Any, asynchronous: bool = False) -> None:
+        self.source, self.asynchronous = source, asynchronous
+
+    async def open(self, timeout: float) -> Tx:
+        """Takes a connection, and does not begin yet."""
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds) if self.asynchronous else time.sleep(seconds)
+
+    def do(self, coroutine: Coroutine[Any, Any, T]) -> Any:
+        """The result; for an asynchronous driver an awaitable of it."""
+        return coroutine if self.asynchronous else finish(coroutine)
+
+    async def leave(self) -> None:
+        """The current thread uses no connection any more."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Calls a function that blocks no longer than this driver does."""
+        return function()
+
+    def lock(self) -> Any:
+        return asyncio.Lock() if self.asynchronous else threading.Lock()
+
+    def queue(self) -> Any:
+        return asyncio.Queue() if self.asynchronous else queue.SimpleQueue()
