@@ -11,7 +11,7 @@ import { checkFunction } from './options.js';
 import { byName, outgoing, type Outgoing, type Returned } from './outgoing.js';
 import { problem } from './problems.js';
 
-export type { Returned } from './outgoing.js';
+export { recordable, type Returned } from './outgoing.js';
 export type { HttpOptions } from './http.js';
 
 type Next = (error?: unknown) => void;

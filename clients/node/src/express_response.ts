@@ -51,7 +51,6 @@ export class Held {
   #running = false;
   /** How many listeners of `finish` wait for nothing that the handler does: those of middleware in front, and of pipes. */
   #listeners = 0;
-  #callbacks = 0;
   #refused = signal<never>();
 
   constructor(private readonly request: any, readonly response: any) {
@@ -80,14 +79,6 @@ export class Held {
     this.#replace('addTrailers', () => {
       throw new Error('trailers cannot be recorded');
     });
-    for (const name of ['sendFile', 'sendfile', 'download']) {
-      const send = response[name];
-      if (typeof send !== 'function') continue;
-      this.#replace(name, (rest: any[]) => {
-        if (typeof rest.at(-1) === 'function') this.#callbacks++;
-        return send.apply(response, rest);
-      });
-    }
     this.#replaced.push(new Replaced(response, 'headersSent', { get: () => this.#begun }));
     this.#replaced.push(new Replaced(response, 'writableEnded', { get: () => this.#hasEnded }));
     // res.sendFile reports its errors by the `next` of the request.
@@ -166,7 +157,7 @@ export class Held {
    *  when all else that was under way has been done. */
   #checkWaiting() {
     setImmediate(() => {
-      const waiting = this.response.listenerCount('finish') - this.#listeners + this.#callbacks;
+      const waiting = this.response.listenerCount('finish') - this.#listeners;
       if (this.#holds && this.#running && waiting > 0) this.#refused.reject(new Error(WAITS));
     });
   }
@@ -214,7 +205,6 @@ export class Held {
     this.#chunks = [];
     this.#bytes = 0;
     this.#begun = this.#hasEnded = false;
-    this.#callbacks = 0;
     this.#ended = signal();
     this.#refused = signal<never>();
     this.#listeners = response.listenerCount('finish');

@@ -8,6 +8,7 @@ import { checkFunction } from './options.js';
 import { byName, HEADERS, headersOf, type Outgoing } from './outgoing.js';
 import { problem } from './problems.js';
 
+export { recordable, type Returned } from './outgoing.js';
 export type { HttpOptions } from './http.js';
 
 /** The options of a route. */

@@ -106,7 +106,10 @@ async function protect({ session, options }: Route, incoming: Incoming): Promise
   const { body } = incoming;
   if (body === 'body-incomplete') return problem(body, docs);
   const fault = typeof body === 'string' ? body : body.bytes > maxBody ? 'body-too-large' : undefined;
-  if (typeof body === 'string' || fault) return unprotectable === 'pass' ? undefined : problem(fault!, docs);
+  if (typeof body === 'string' || fault) {
+    if (unprotectable === 'pass') return undefined;
+    return problem(fault!, docs, fault === 'body-too-large' ? `The limit is ${maxBody} bytes.` : undefined);
+  }
   return new Request(session, name, payloadOf(incoming, body.digest), 0);
 }
 
@@ -142,8 +145,7 @@ class TimedOut extends Error {
 /** The response cannot be recorded. The detail of the server names its size and the limit. */
 class TooLarge extends Error {
   constructor(cause: any) {
-    const detail = cause.detail ? `: ${cause.detail.replace(/^F/, 'f').replace(/\.$/, '')}` : '';
-    super(`The response is too large${detail} (the setting idempotence.max_response).`, { cause });
+    super(cause.detail ?? '', { cause });
   }
 }
 

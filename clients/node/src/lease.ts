@@ -21,6 +21,7 @@ export interface Times {
 
 /** What the work of a lease is given. It exists only while the claim does: after the work has ended, every call is refused. */
 export class Lease {
+  readonly key: string;
   readonly token: number;
   readonly attempt: number;
   /** Whether an earlier holder stopped in the middle: check first what has happened. */
@@ -41,6 +42,7 @@ export class Lease {
   readonly #calls = new Set<Promise<void>>();
 
   constructor(private readonly database: Database, private readonly request: Request, ticket: Ticket, private readonly times: Times) {
+    this.key = request.key;
     this.token = ticket.token!;
     this.attempt = ticket.attempt!;
     this.takenOver = ticket.status === 'taken_over';
@@ -123,11 +125,15 @@ export class Lease {
   }
 
   /** Ends the lease with the work: the calls that nobody waited for are finished, and the heartbeat stops. */
-  async end(): Promise<{ completed: boolean }> {
+  async end(): Promise<void> {
     await Promise.allSettled(this.#calls);
     this.#over = true;
     clearTimeout(this.#timer);
-    return { completed: this.answer !== undefined || this.#released };
+  }
+
+  /** Whether the request was recorded or released. */
+  get completed(): boolean {
+    return this.answer !== undefined || this.#released;
   }
 }
 
@@ -161,11 +167,10 @@ export async function hold(
     held.signal.throwIfAborted();
     throw error;
   } finally {
-    const { completed } = await held.end();
-    complete &&= !completed;
+    await held.end();
   }
   if (!held.answer) held.signal.throwIfAborted();
-  if (complete) throw new Unrecorded(request.key);
+  if (complete && !held.completed) throw new Unrecorded(request.key);
   return held.answer;
 }
 

@@ -67,6 +67,11 @@ export function recorded({ status, headers, body }: Outgoing, kept: readonly str
   return JSON.stringify({ status, headers: told, ...(readable ? { body: string } : { base64: body.toString('base64') }) });
 }
 
+/** What a completer returns so that a route replays it: an answer in the form in which the adapters record theirs. */
+export function recordable(answer: Returned, { headers }: { headers?: readonly string[] } = {}): unknown {
+  return JSON.parse(recorded(outgoing(answer), headers));
+}
+
 /** An answer of an adapter, as it was recorded. */
 export function replayed({ status, headers, body, base64 }: any): Outgoing {
   const bytes = base64 === undefined ? Buffer.from(body ?? '') : Buffer.from(base64, 'base64');

@@ -5,39 +5,39 @@ import type { Outgoing } from './outgoing.js';
 const DOCS = 'https://pgxn.org/dist/idempotence/docs/http.html';
 
 const PROBLEMS = {
-  'key-missing': [400, 'this request needs a header Idempotency-Key',
-    'Send a header Idempotency-Key with a key that is new for each request and the same for its retries.'],
-  'key-malformed': [400, 'the header Idempotency-Key is not one string of 1 to 255 characters',
-    'Send one key of 1 to 255 visible ASCII characters, such as a UUID.'],
-  'body-incomplete': [400, 'the body of the request is incomplete',
-    'Fewer bytes arrived than were announced. Nothing was executed. Send the request again.'],
-  unknown: [404, 'nothing is known of a request with this key',
-    'The request was not executed, or its answer is no longer kept.'],
-  'in-progress': [409, 'the first request with this key is still at work: send it again later, unchanged',
-    'Retry-After says when to send the same request again, with the same key and body.'],
-  interrupted: [409, 'the first request with this key stopped in the middle: somebody must look what happened',
-    'Some of its effects may have happened. A retry does not execute the request.'],
-  superseded: [409, 'somebody else has taken over the request with this key: send it again later, unchanged',
-    'The lease of this attempt was taken over. A retry gets the answer of the attempt that took over.'],
-  cancelled: [410, 'the request with this key was cancelled, and never takes effect',
-    'Send a new request with a new key, if it is still wanted.'],
-  'body-too-large': [413, 'the body is too large to be protected',
-    'The body is larger than this route compares (the option maxBody).'],
-  'body-unsupported': [415, 'a body of this type cannot be protected',
-    'The adapter cannot compare the whole body: no parser has read it, or it is multipart or a stream.'],
-  'key-reused': [422, 'the key was used for another request: a new request needs a new key',
-    'The method, path, query or body differs from the first request with this key.'],
-  'response-too-large': [500, 'the response is too large to be recorded',
-    'The response exceeds the setting idempotence.max_response. Nothing was kept.'],
-  unavailable: [503, 'nobody knows what was done: send it again, unchanged',
-    'The request was not answered in time. Send it again, with the same key and body: the answer to it will be definite.'],
+  'key-missing': [400, 'This request needs an idempotency key',
+    'Send the header Idempotency-Key with a new key for each new request, and the same key with each retry.'],
+  'key-malformed': [400, 'The idempotency key is malformed',
+    'The header Idempotency-Key must be sent once and contain one string of 1 to 255 visible ASCII characters.'],
+  'body-incomplete': [400, 'The body is incomplete',
+    'Fewer bytes arrived than Content-Length announces. Nothing was executed. Send the request again, unchanged.'],
+  unknown: [404, 'The request is unknown', 'No request with this key is known.'],
+  'in-progress': [409, 'The request is in progress',
+    'The first request with this key has not been answered yet. Send the request again later, unchanged.'],
+  interrupted: [409, 'The request was interrupted',
+    'The first request with this key stopped in the middle. It has to be taken over before it can be answered.'],
+  superseded: [409, 'The request was taken over',
+    'Another process has taken over the request with this key. Send the request again later, unchanged.'],
+  cancelled: [410, 'The request was cancelled',
+    'The request with this key was cancelled before it was executed. It never takes effect.'],
+  'body-too-large': [413, 'The body is too large', 'The body is larger than the limit of this route.'],
+  'body-unsupported': [415, 'The body cannot be compared',
+    'The server cannot compare this body with the body of a retry. Nothing was executed.'],
+  'key-reused': [422, 'The idempotency key was used for another request',
+    'The method, the path, the query or the body differs from those of the first request with this key. A new request needs '
+      + 'a new key.'],
+  'response-too-large': [500, 'The response is too large to be recorded',
+    'The limit is the setting idempotence.max_response of the database. The effects of the request were rolled back.'],
+  unavailable: [503, 'The service is unavailable',
+    'It is not known whether the request took effect. Send the request again, unchanged.'],
 } as const;
 export type Problem = keyof typeof PROBLEMS;
 
+/** `found`: what is known of this request beyond the detail. */
 export function problem(name: Problem, docs = DOCS, found?: string): Outgoing {
   const [status, title, detail] = PROBLEMS[name];
   const headers: [string, string][] = [['content-type', 'application/problem+json'], ['link', `<${docs}>; rel="describedby"`]];
   if (status === 409 || status === 503) headers.push(['retry-after', '1']);
-  const document = { type: `${docs}#${name}`, title, status, detail: found ?? detail };
+  const document = { type: `${docs}#${name}`, title, status, detail: found ? `${found} ${detail}` : detail };
   return { status, headers, body: Buffer.from(JSON.stringify(document)) };
 }
