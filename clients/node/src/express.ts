@@ -87,14 +87,14 @@ function middleware(route: Route, call: (request: any, given: any, held: Held) =
     const errors = new Errors(held, next);
     let own: Outgoing | undefined;
     const handling: Handling = {
-      async answer(given, repeats) {
+      async answer(given, attempt) {
         held.reset();
         try {
           return (own = await call(request, given, held));
         } catch (error) {
           held.reset();
-          if (repeats()) throw error;
-          return (own = await errors.answer(error));
+          if (attempt.repeats()) throw error;
+          return (own = await errors.answer(attempt.explain(error)));
         }
       },
       abandon: () => held.abandon(),

@@ -193,15 +193,16 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
 
       try {
         const answer = await serve(route, incoming(request, route.options), {
-          async answer(given, repeats) {
+          async answer(given, attempt) {
             // Fastify makes an answer only once. The transaction of the first one was lost after that.
             if (own) return problem('unavailable', route.options.docs);
             clear(reply);
             put(reply, before);
-            const payload = await handled(handler, request, reply, given, abandoned.promise).catch((error) => {
+            const payload = await handled(handler, request, reply, given, abandoned.promise).catch((thrown) => {
               clear(reply);
               put(reply, before);
-              if (repeats() || reply.raw.destroyed) throw error;
+              if (attempt.repeats() || reply.raw.destroyed) throw thrown;
+              const error: any = attempt.explain(thrown);
               return error instanceof Error ? error : Object.assign(new Error(error?.message ?? String(error)), error);
             });
             return (own = await made(payload));

@@ -47,11 +47,20 @@ const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 /** What a handler works with: the connection of the transaction; with the option `lease` the lease. */
 export type Given<D, O> = O extends { lease: number } ? Lease : Connection<D>;
 
+/** What becomes of an error that the handler has thrown. */
+export interface Attempt {
+  /** Whether the handler is called again, so that its error is nobody's answer. */
+  repeats(): boolean;
+  /** The error as the application shall read it. */
+  explain(error: unknown): unknown;
+}
+
+const ONCE: Attempt = { repeats: () => false, explain: (error) => error };
+
 /** What a framework does with a handler. */
 export interface Handling {
-  /** Calls the handler, and returns its answer. Throws what is no answer of the application. `repeats` says, after the handler
-   *  has thrown, whether it is called again, so that its error is nobody's answer. */
-  answer(given: any, repeats: () => boolean): Promise<Outgoing>;
+  /** Calls the handler, and returns its answer. An error that `attempt` does not repeat is the application's to answer. */
+  answer(given: any, attempt: Attempt): Promise<Outgoing>;
   /** The handler is not waited for any more. */
   abandon?(): void;
 }
@@ -157,12 +166,12 @@ export async function serve(route: Route, incoming: Incoming, handling: Handling
   try {
     if (lease) {
       if (request) return await leased(route, request, { length: lease, deadline, patience: wait }, handling);
-      return await handling.answer(undefined, () => false);
+      return await handling.answer(undefined, ONCE);
     }
     let called = false;
-    const once = { ...handling, answer: (given: any, repeats: () => boolean) => {
+    const once = { ...handling, answer: (given: any, attempt: Attempt) => {
       called = true;
-      return handling.answer(given, repeats);
+      return handling.answer(given, attempt);
     } };
     return await retry(deadline, async () => {
       try {
@@ -216,9 +225,11 @@ async function conclude(
 ): Promise<Outgoing> {
   let answer: Outgoing;
   try {
-    answer = await handling.answer(transaction.conn, () => transaction.retryable);
+    answer = await handling.answer(transaction.conn, {
+      repeats: () => transaction.retryable, explain: (error) => transaction.explain(error),
+    });
   } catch (error) {
-    throw transaction.retryable ? new Again(error) : transaction.explain(error);
+    throw transaction.retryable ? new Again(error) : error;
   }
   if (!isFinal(answer)) return answer;
   checkSendable(answer);
@@ -244,7 +255,7 @@ async function leased(route: Route, request: Request, times: Times, handling: Ha
       reject(held.signal.reason);
     }));
     lost.catch(() => {});
-    answer = await Promise.race([lost, handling.answer(held, () => held.signal.aborted)]);
+    answer = await Promise.race([lost, handling.answer(held, { ...ONCE, repeats: () => held.signal.aborted })]);
     // An answer that is not final leaves the lease to expire: nobody knows what was done elsewhere.
     if (!isFinal(answer)) return false;
     checkSendable(answer);

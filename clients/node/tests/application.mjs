@@ -48,14 +48,14 @@ export const expresses = { 'express 5': express5, 'express 4': express4 };
 export const fastifies = { 'fastify 5': fastify5, 'fastify 4': fastify4 };
 
 /** Asks the route. The headers of the answer as Node reads them, with `raw` for their names and order. */
-export async function ask1(server, key, { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000 } = {}) {
+export async function request(server, key, { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000 } = {}) {
   const request = http.request({ host: '127.0.0.1', port: server.address().port, method, path, agent: false, headers: {
     ...(key === undefined ? {} : { 'Idempotency-Key': key }),
-    ...(body === undefined ? {} : { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }),
+    ...(body === null ? { 'Content-Length': 0 } : { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }),
     ...headers,
   } });
   request.setTimeout(timeout, () => request.destroy(new Error(`no answer in ${timeout} ms`)));
-  request.end(body);
+  request.end(body ?? undefined);
   const [response] = await once(request, 'response');
   const chunks = [];
   for await (const chunk of response) chunks.push(chunk);
@@ -71,7 +71,7 @@ export async function serving(opened, pool, use) {
   const server = await opened;
   const key = fresh();
   try {
-    await use((options) => ask1(server, key, options), key, server);
+    await use((options) => request(server, key, options), key, server);
   } finally {
     server.closeAllConnections();
     server.close();

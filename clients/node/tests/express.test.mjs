@@ -18,7 +18,7 @@ import helmet from 'helmet';
 import createError from 'http-errors';
 import morgan from 'morgan';
 import responseTime from 'response-time';
-import { ask1, effect, effects, expressApp, expresses, fresh, returning, serving, stage, statusOf, told, writing } from './application.mjs';
+import { request as send, effect, effects, expressApp, expresses, fresh, returning, serving, stage, statusOf, told, writing } from './application.mjs';
 import { drivers, end, prepare, vectors } from './harness.mjs';
 
 const file = path.join(mkdtempSync(path.join(tmpdir(), 'express-')), 'file.txt');
@@ -355,7 +355,7 @@ for (const [framework, express] of Object.entries(expresses)) {
 
     test('a caller that has gone does not keep a handler that has returned', async () => {
       const server = await expressApp(express, writing(pool, () => {}));
-      await assert.rejects(ask1(server, fresh(), { timeout: 200 }));
+      await assert.rejects(send(server, fresh(), { timeout: 200 }));
       server.closeAllConnections();
       server.close();
     });
