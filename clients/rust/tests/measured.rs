@@ -5,7 +5,7 @@ use axum::extract::{Json, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, serve};
-use deadpool_postgres::tokio_postgres::{Client, NoTls, types::ToSql};
+use deadpool_postgres::tokio_postgres::{Client, Error, GenericClient, NoTls, Statement};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use idempotence::BoxError;
 use idempotence::axum::{Conn, Failure, Idempotent};
@@ -27,23 +27,23 @@ fn created(n: i64) -> Answer {
 mod tokio_postgres {
     use super::*;
 
-    fn arguments(key: &&str) -> [&(dyn ToSql + Sync); 1] {
-        [key]
+    async fn insert(client: &impl GenericClient, statement: &Statement, body: &Value) -> Result<i64, Error> {
+        Ok(client.query_one(statement, &[&key(body)]).await?.get(0))
     }
 
     pub async fn unprotected(State(pool): State<Pool>, Json(body): Json<Value>) -> Answer {
         let mut client = pool.get().await?;
         let insert = client.prepare_cached(INSERT).await?;
         let transaction = client.transaction().await?;
-        let row = transaction.query_one(&insert, &arguments(&key(&body))).await?;
+        let n = self::insert(&*transaction, &insert, &body).await?;
         transaction.commit().await?;
-        created(row.get(0))
+        created(n)
     }
 
     pub async fn protected(conn: Conn<Pool>, Json(body): Json<Value>) -> Answer {
         let insert = conn.prepare_cached(INSERT).await?;
         let client: &Client = &conn;
-        created(client.query_one(&insert, &arguments(&key(&body))).await?.get(0))
+        created(self::insert(client, &insert, &body).await?)
     }
 
     pub fn pool(uri: &str) -> Result<Pool, BoxError> {
