@@ -73,7 +73,8 @@ def unprotected_app(pool):
 def fastapi_app(pool, driver):
     from fastapi import Body, Depends, FastAPI
 
-    from idempotence._drivers import finish, transaction_of
+    from idempotence._await import finish
+    from idempotence._drivers import transaction_of
     from idempotence.fastapi import Idempotent
 
     idempotent = Idempotent(pool, "chaos")

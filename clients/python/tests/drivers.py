@@ -13,9 +13,17 @@ NAMES = [
     "asyncpg",
     "sqlalchemy",
     "sqlalchemy-async",
+    "sqlalchemy-psycopg-async",
     "sqlalchemy-session",
     "django",
 ]
+
+
+def some(names, short):
+    """The parameters of a test: those that are not in `short` run in the long form only."""
+    import pytest
+
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 def asynchronous(name):
@@ -114,10 +122,11 @@ class Pools:
                 pool = await pool
             self.stack.push_async_callback(pool.close)
             return pool
-        if self.name == "sqlalchemy-async":
+        if self.name in ("sqlalchemy-async", "sqlalchemy-psycopg-async"):
             from sqlalchemy.ext.asyncio import create_async_engine
 
-            engine = create_async_engine(sqlalchemy_url("postgresql+asyncpg", uri), pool_size=4, max_overflow=0)
+            driver = "psycopg" if "psycopg" in self.name else "asyncpg"
+            engine = create_async_engine(sqlalchemy_url(f"postgresql+{driver}", uri), pool_size=4, max_overflow=0)
             self.stack.push_async_callback(engine.dispose)
             return engine
         from sqlalchemy import create_engine

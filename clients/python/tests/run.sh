@@ -1,24 +1,37 @@
 #!/usr/bin/env bash
-# run.sh PG_CONFIG: the tests of the client for Python, against a private server: both files of vectors, what it catches,
-# what its README and docs/consumers.md say, types, and the chaos. IDEM_LONG=1: each driver and framework, and chaos with 5000
-# keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in the extension's place. The
-# packages go below target/, never into the system. A line for each test; fails if one does.
+# run.sh [--vectors] PG_CONFIG: the tests of the client for Python, against a private server. A line for each test; fails
+# if one fails. --vectors: only both files of vectors, each with one driver. Otherwise also types, traps, round trips,
+# the README, docs/consumers.md and the chaos.
+#
+# IDEM_LONG=1: every driver and framework, chaos with 5000 keys and 500 kills, and 200 kills of completers.
+# IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that edition instead of the extension.
+#
+# The Python packages are installed below target/, never into the system.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
 . "$here/../../../scripts/common.sh"
 # shellcheck source=scripts/server.sh
 . "$root/scripts/server.sh"
-pg_config=${1:?usage: run.sh PG_CONFIG}
+only_vectors=''
+if [ "${1:-}" = --vectors ]; then
+    only_vectors=1
+    shift
+fi
+pg_config=${1:?usage: run.sh [--vectors] PG_CONFIG}
 trap server_remove EXIT
 
 python=$root/target/clients/venv/bin/python
-packages=('psycopg[binary,pool]>=3.2,<4' asyncpg 'sqlalchemy[asyncio]>=2' fastapi uvicorn 'django>=5.1' confluent-kafka pika
-    djangorestframework httpx pytest mypy ruff hatchling)
-modules='asyncpg, confluent_kafka, django, fastapi, hatchling, httpx, mypy, pika, psycopg_pool, pytest, rest_framework, ruff'
+packages=('psycopg[binary,pool]>=3.2,<4' fastapi uvicorn httpx pytest pytest-xdist hatchling)
+modules='fastapi, hatchling, httpx, psycopg_pool, pytest, uvicorn, xdist'
+if [ -z "$only_vectors" ]; then
+    packages+=(asyncpg 'sqlalchemy[asyncio]>=2' 'django>=5.1' djangorestframework gunicorn python-multipart pytest-django
+        confluent-kafka pika mypy ruff)
+    modules+=', asyncpg, confluent_kafka, django, gunicorn, mypy, pika, pytest_django, python_multipart, rest_framework'
+    modules+=', ruff, sqlalchemy'
+fi
 if ! "$python" -c "import $modules" 2>/dev/null; then
-    rm -rf "$root/target/clients/venv"
-    quietly python3 -m venv "$root/target/clients/venv"
+    [ -x "$python" ] || quietly python3 -m venv "$root/target/clients/venv"
     quietly "$python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
 fi
 quietly "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
@@ -33,17 +46,24 @@ export IDEM_URI PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1
 
 status=0
 # pytest ARGUMENT...
-pytest() { timeout 580 "$python" -m pytest -p no:cacheprovider -q --tb=short "$@" || status=1; }
+pytest() {
+    timeout 1200 "$python" -m pytest -p no:cacheprovider -p no:django -n 4 --dist loadfile -q --tb=short "$@" || status=1
+}
 # chaos NUMBER NUMBER COMMAND...: keys and kills.
 chaos() {
-    timeout 1200 "$python" "$here/../../chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
+    timeout 3000 "$python" "$here/../../chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
         --uri "$IDEM_URI" --keys "$1" --kills "$2" -- "$python" "$here/chaos_app.py" "${@:3}" '{uri}' '{port}'
 }
 
 cd "$here"
+if [ -n "$only_vectors" ]; then
+    pytest --dist load test_vectors.py -k 'psycopg-pool'
+    pytest --dist load test_http_vectors.py -k 'fastapi-psycopg-async'
+    exit $status
+fi
 if [ -n "${IDEM_MANAGED:-}" ]; then
-    pytest test_vectors.py -k 'asyncpg or psycopg-pool'
-    pytest test_http_vectors.py -k 'fastapi-psycopg-async or django'
+    pytest --dist load test_vectors.py -k 'asyncpg or psycopg-pool'
+    pytest --dist load test_http_vectors.py -k 'fastapi-psycopg-async or django-wsgi or starlette-asyncpg'
     keys=200 kills=20
     [ -z "${IDEM_LONG:-}" ] || keys=5000 kills=500
     chaos $keys $kills fastapi psycopg-async || status=1
@@ -57,16 +77,16 @@ check() {
     fi
 }
 check types mypy --cache-dir "$root/target/clients/mypy"
-check rules ruff check --no-cache . ../chaos ../roundtrips
-check format ruff format --no-cache --check . ../chaos ../roundtrips
-pytest test_traps.py test_django_traps.py test_commit.py
+check rules ruff check --no-cache .
+check format ruff format --no-cache --check .
 # What the README installs: in the long form by itself, from nothing.
 typed=$python
 if [ -n "${IDEM_LONG:-}" ]; then
     rm -rf "$root/target/clients/typed"
     quietly python3 -m venv "$root/target/clients/typed"
     typed=$root/target/clients/typed/bin/python
-    quietly "$typed" -m pip install --quiet --disable-pip-version-check "$root/clients/python[fastapi,django]" uvicorn
+    quietly "$typed" -m pip install --quiet --disable-pip-version-check \
+        "$root/clients/python[fastapi,starlette,django]" uvicorn djangorestframework
 fi
 "$python" typed.py "$IDEM_URI" "$typed" || {
     echo 'not ok README.md'
@@ -76,21 +96,26 @@ timeout 580 "$python" consumers.py "$IDEM_URI" || {
     echo 'not ok consumers'
     status=1
 }
+others=(test_traps.py test_setups.py test_effects.py test_cancelled.py test_round_trips.py test_complete.py test_check.py
+    test_django_traps.py test_django_framework.py test_commit.py)
 if [ -n "${IDEM_LONG:-}" ]; then
-    pytest test_vectors.py
-    pytest test_http_vectors.py
-    for app in fastapi' '{psycopg-async,psycopg-pool,asyncpg,sqlalchemy,sqlalchemy-async} 'starlette psycopg-async' 'django django'; do
+    pytest "${others[@]}"
+    pytest --dist load test_vectors.py
+    pytest --dist load test_http_vectors.py
+    for app in fastapi' '{psycopg-async,psycopg-pool,asyncpg,sqlalchemy,sqlalchemy-async,sqlalchemy-psycopg-async} \
+        'starlette psycopg-async' 'django django'; do
         # shellcheck disable=SC2086 # two words
         chaos 5000 500 $app || status=1
     done
 else
-    # One asynchronous driver and one that blocks; what the others add is in the long form.
-    pytest test_vectors.py -k 'asyncpg or psycopg-pool'
-    pytest test_http_vectors.py -k 'fastapi-psycopg-async or django'
+    # One driver that blocks and one that does not; the long form adds the others.
+    pytest "${others[@]}" -m 'not long'
+    pytest --dist load test_vectors.py -k 'asyncpg or psycopg-pool'
+    pytest --dist load test_http_vectors.py -k 'fastapi-psycopg-async or django-wsgi'
     chaos 200 20 fastapi psycopg-async || status=1
     chaos 200 20 django django || status=1
 fi
-# What shows that the chaos finds something where nothing protects.
+# Proves that the chaos finds doubled effects where nothing protects.
 if unprotected=$(chaos 200 20 unprotected psycopg-async) || ! grep -qE '[1-9][0-9]* doubled' <<<"$unprotected"; then
     echo "not ok chaos without protection: $unprotected"
     status=1

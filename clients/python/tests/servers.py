@@ -39,6 +39,7 @@ POOLS = {
 def prepare(setup):
     """Roles, an empty database, the tables of the vectors, and more."""
     with psycopg.connect(URI, autocommit=True) as conn:
+        conn.execute("SELECT pg_advisory_lock(1)")  # the tests run in several processes
         for role in (OWNER, STRANGER, NOBODY, "client_installer"):
             if not conn.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).rowcount:
                 conn.execute(f"CREATE ROLE {role} LOGIN")

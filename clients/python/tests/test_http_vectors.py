@@ -25,7 +25,7 @@ APPS = {
     "fastapi-psycopg": ["asgi_app.py", "fastapi", "psycopg-pool"],
     "fastapi-sqlalchemy-async": ["asgi_app.py", "fastapi", "sqlalchemy-async"],
     "starlette-asyncpg": ["asgi_app.py", "starlette", "asyncpg"],
-    "django": ["django_app.py", "wsgi"],
+    "django-wsgi": ["django_app.py", "wsgi"],
     "django-asgi": ["django_app.py", "asgi"],
 }
 if SERVED:
@@ -34,7 +34,7 @@ LACKS = {
     "tokio-postgres": {"validation"},
     "sqlx": {"validation"},
     "starlette-asyncpg": {"validation"},
-    "django": {"validation", "any status exceptions", "chunked bodies"},
+    "django-wsgi": {"validation", "any status exceptions", "chunked bodies"},
     "django-asgi": {"validation", "any status exceptions"},
 }
 

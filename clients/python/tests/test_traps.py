@@ -102,12 +102,12 @@ def test_an_answer_that_is_streamed_fails_in_the_first_request_and_keeps_nothing
     def pay(conn=Depends(idempotent)):
         return StreamingResponse(iter(["a"]))
 
-    with pytest.raises(TypeError, match="cannot be streamed"):
+    with pytest.raises(TypeError, match="must be whole"):
         TestClient(app).post("/stream", headers={"Idempotency-Key": f"streamed-{RUN}"})
     assert idempotence.lookup(pool, "traps", f":streamed-{RUN}").status == "unknown"
 
 
-def test_work_that_commits_by_itself_is_refused_by_the_server(pool):
+def test_a_handler_that_commits_is_refused(pool):
     idempotent = Idempotent(pool, "traps")
     app = application(idempotent)
 
@@ -116,9 +116,9 @@ def test_work_that_commits_by_itself_is_refused_by_the_server(pool):
         conn.commit()
         return {}
 
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(RuntimeError, match="the handler must not commit or roll back"):
         TestClient(app).post("/commits", headers={"Idempotency-Key": f"commits-{RUN}"})
-    assert caught.value.sqlstate == "ID008"
+    assert idempotence.lookup(pool, "traps", f":commits-{RUN}").status == "unknown"
 
 
 def test_a_background_task_runs_after_commit(pool):
@@ -213,13 +213,6 @@ def test_a_connection_that_is_gone_is_given_back(pool, autocommit):
         for key in ("first", "second"):
             name = f"{key}-{autocommit}-{RUN}"
             assert idempotence.run(one, "traps", name, None, lambda conn: 1, deadline=8).response == 1
-
-
-def test_a_caller_may_be_a_number_or_nobody(pool):
-    rules = [
-        Idempotent(pool, "traps", identity=identity) for identity in (None, lambda _: None, lambda _: 0, lambda _: 7)
-    ]
-    assert [each.name("key", None) for each in rules] == [":key", ":key", "0:key", "7:key"]
 
 
 def test_set_cookie_is_never_on_the_list(pool):

@@ -51,7 +51,7 @@ def fresh_database():
     with psycopg.connect(SUPERUSER, autocommit=True) as conn:
         conn.execute("CREATE DATABASE shop")
     with psycopg.connect(SHOP, autocommit=True) as conn:
-        conn.execute(blocks("", "sql")[0])
+        conn.execute(re.search(r"```sql\n(.*?)```", README, re.S)[1])
 
 
 def balance():
@@ -104,7 +104,8 @@ def played(name, folder, program, end, sleep, command, port):
     assert " 201" in second.splitlines()[0] and "idempotent-replayed: true" in second.lower(), second
     assert first.splitlines()[-1] == second.splitlines()[-1] and balance() == [70, 30], balance()
     assert source.count(end) == 1
-    program.write_text(source.replace(end, f"{sleep}\n    {end}"))
+    indent = re.search(rf"^ *(?={re.escape(end)})", source, re.M)[0]
+    program.write_text(source.replace(end, f"{sleep}\n{indent}{end}"))
     with served(command, port, folder) as process:
         ask = threading.Thread(target=curl, args=[port, "order-2"])
         ask.start()
@@ -135,50 +136,61 @@ def played(name, folder, program, end, sleep, command, port):
     )
 
 
-def fastapi(folder):
-    fresh_database()
-    title = "Idempotency-Key in five minutes: FastAPI"
-    (program := folder / "shop.py").write_text(blocks(title, "python")[0])
-    port = free_port()
-    played(
-        "FastAPI in five minutes",
-        folder,
-        program,
-        'return {"moved"',
-        "import asyncio; await asyncio.sleep(60)",
-        f"{blocks(title, 'sh')[1].strip()} --port {port}",
-        port,
-    )
+def asgi(title, name):
+    """A program that uvicorn serves."""
+
+    def part(folder):
+        fresh_database()
+        (program := folder / name).write_text(blocks(title, "python")[0])
+        port, serve = free_port(), blocks(title, "sh")
+        command = next(line for block in serve for line in block.splitlines() if line.startswith("uvicorn "))
+        end = 'return {"moved"' if "FastAPI" in title else 'return JSONResponse({"moved"'
+        sleep = "import asyncio; await asyncio.sleep(60)"
+        played(title, folder, program, end, sleep, f"{command} --port {port}", port)
+
+    return part
 
 
-def django(folder):
-    fresh_database()
-    title = "Idempotency-Key in five minutes: Django"
-    make = blocks(title, "sh")[0].replace('"HOST": "localhost"', f'"HOST": "{PARTS["host"]}"')
-    make = "\n".join(line for line in make.splitlines() if not line.startswith("pip"))
-    subprocess.run(["bash", "-ec", make], cwd=folder, env=ENV, check=True)
-    (program := folder / "shop" / "urls.py").write_text(blocks(title, "python")[0])
-    port = free_port()
-    played(
-        "Django in five minutes",
-        folder,
-        program,
-        'return JsonResponse({"moved"',
-        "import time; time.sleep(60)",
-        f"{blocks(title, 'sh')[1].strip()} {port}",
-        port,
-    )
+def django(title):
+    """A project of Django, with the urls.py of a section."""
+
+    def part(folder):
+        fresh_database()
+        section = "Quick start: Django\n"
+        make = blocks(section, "sh")[0].replace('"HOST": "localhost"', f'"HOST": "{PARTS["host"]}"')
+        make = "\n".join(line for line in make.splitlines() if not line.startswith("pip"))
+        subprocess.run(["bash", "-ec", make], cwd=folder, env=ENV, check=True)
+        (program := folder / "shop" / "urls.py").write_text(blocks(title, "python")[0])
+        port, command = free_port(), blocks(section, "sh")[1].strip()
+        end = 'return JsonResponse({"moved"' if title == section else 'return Response({"moved"'
+        played(title.strip(), folder, program, end, "import time; time.sleep(60)", f"{command} {port}", port)
+
+    return part
 
 
 def plain(folder):
     fresh_database()
     (program := folder / "plain.py").write_text(blocks("Without a web framework", "python")[0])
-    said = [
-        subprocess.run([PYTHON, program, APP], cwd=folder, env=ENV, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
+    assert [ran(program) for _ in range(2)] == [
+        "[]\nsucceeded {'moved': 30} False\n",
+        "[]\nsucceeded {'moved': 30} True\n",
     ]
-    assert said == ["[]\nsucceeded {'moved': 30} False\n", "[]\nsucceeded {'moved': 30} True\n"], said
     print("ok without a framework", flush=True)
+
+
+def ran(program):
+    command = [PYTHON, program, APP]
+    return subprocess.run(command, cwd=program.parent, env=ENV, capture_output=True, text=True, check=True).stdout
+
+
+def completer(folder):
+    fresh_database()
+    (program := folder / "finish.py").write_text(blocks("The completer", "python")[0])
+    with psycopg.connect(APP) as conn:
+        conn.execute("SELECT idem_begin('payments', 'order-5', lease => '10 ms')")
+    time.sleep(0.05)
+    assert [ran(program) for _ in range(2)] == ["completes order-5 None None\n1\n", "0\n"]
+    print("ok completer", flush=True)
 
 
 def axum(folder):
@@ -199,7 +211,16 @@ def axum(folder):
         subprocess.run(["cargo", "clean", "--package", "shop"], cwd=shop, env=ENV, check=True)
 
 
-for part in (axum,) if RUST else (fastapi, django, plain):
+PARTS_OF_PYTHON = (
+    asgi("Quick start: FastAPI", "shop.py"),
+    asgi("Quick start: Starlette", "starlette_shop.py"),
+    django("Quick start: Django\n"),
+    django("Quick start: Django REST framework"),
+    plain,
+    completer,
+)
+
+for part in (axum,) if RUST else PARTS_OF_PYTHON:
     with tempfile.TemporaryDirectory() as there:
         part(pathlib.Path(there))
 drop()

@@ -5,6 +5,7 @@ It contains no rule of its own: the same calls, made by hand in SQL, have the sa
 
 from ._check import check
 from ._client import Client
+from ._complete import complete
 from ._errors import Final, InProgress, Interrupted, Superseded, TransactionEnded, Unrecorded
 from ._lease import Done, Lease, lease
 from ._run import Answer, lookup, once, run
@@ -21,6 +22,7 @@ __all__ = [
     "TransactionEnded",
     "Unrecorded",
     "check",
+    "complete",
     "lease",
     "lookup",
     "once",

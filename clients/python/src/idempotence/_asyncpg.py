@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from asyncpg.transaction import TransactionState
+from asyncpg.transaction import TransactionState  # type: ignore[import-untyped]
 
 from ._errors import Spoilt, sqlstate
 from ._transactions import SAVEPOINT, UNDO, Driver, Fetch, Statement, Tx

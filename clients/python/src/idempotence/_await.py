@@ -53,8 +53,8 @@ async def uninterrupted(work: Awaitable[T], undo: Callable[[T], Awaitable[Any]] 
                 await asyncio.shield(task)
             except asyncio.CancelledError as error:
                 cancelled = error
-            except Exception:  # noqa: S110 # raised below
-                pass
+            except Exception:
+                break  # raised below
         if cancelled is None:
             return task.result()
         if undo is not None and not task.cancelled() and task.exception() is None:

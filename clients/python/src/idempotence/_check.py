@@ -11,7 +11,7 @@ from ._transactions import Driver
 
 
 class Problems(list[str]):
-    """One sentence for each fault. edition: what was found, "extension 1.2.0" or "managed 1.2.0"."""
+    """One sentence for each problem. edition: what is installed, "extension 1.2.0" or "managed 1.2.0"."""
 
     edition: str | None = None
 
@@ -33,56 +33,67 @@ SELECT coalesce((
 """
 
 
-def check(pool: Any, session: str | None = None) -> Any:
-    """What stands in the way of requests in this session: one sentence for each fault, none if all is well.
+_EDITION = """
+SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),
+                'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))
+"""
+_SWEEP = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"
 
-    The attribute `edition` of the list says what was found."""
+
+def check(pool: Any, session: str | None = None) -> Any:
+    """What prevents requests in this session: one sentence for each problem, none if all is well. The attribute
+    `edition` of the list names what is installed."""
     driver = driver_of(pool)
     return driver.do(_check(driver, session))
 
 
 async def _check(driver: Driver, session: str | None) -> Problems:
-    async def asked(sql: str, *args: Any) -> Any:
+    async def ask_for(sql: str, *args: Any) -> Any:
         """The first value, or the error."""
         try:
             return (await ask(driver, 0, sql, *args))[0]
         except Exception as error:
             return error
 
-    fault = await asked(FAULT)
+    fault = await ask_for(FAULT)
     if isinstance(fault, Exception):
-        fault = f"unreachable: no connection to the database can be had: {fault}"
-    problems = Problems([fault] if fault else [])
-    if problems:
-        return problems
-    edition = await asked(
-        "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),"
-        " 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"
-    )
+        return Problems([f"unreachable: no connection to the database: {fault}"])
+    if fault:
+        return Problems([fault])
+    problems = Problems()
+    edition = await ask_for(_EDITION)
     if isinstance(edition, str):
         problems.edition = edition
         if tuple(int(n) for n in edition.split()[1].split(".")[:2] if n.isdigit()) < (1, 2):
-            problems.append(f"version: this client needs idempotence 1.2, and here is {edition}: update it")
+            problems.append(f"version: this client needs idempotence 1.2, and the database has {edition}: update it")
             return problems
-    # The edition for managed services has no readiness to ask for.
-    ready = await asked("SELECT idem_ready()") if str(edition).startswith("extension") else True
-    if ready is not True:
-        problems.append("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why")
-    found = (
-        await asked("SELECT status FROM idem_lookup(CAST($1 AS text), 'idempotence check')", session)
-        if session
-        else None
-    )
-    sentences = {
-        "42704": f"session: there is none of the name {session}: SELECT idem_create_session('{session}')",
-        "42501": f"rights: this role may not use the session {session}:"
-        " its owner lends it by idem_alter_session(…, usable_by => …)",
-        "ID012": f"session: the session {session} lives on another server: {found}",
-    }
-    if isinstance(found, Exception) and (state := sqlstate(found)) in sentences and not problems:
-        problems.append(sentences[state])
-    # Of the extension, who is no monitor cannot see whether somebody sweeps.
-    swept = await asked("SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0")
+    if str(edition).startswith("extension"):  # the edition for managed services has neither
+        if await ask_for("SELECT idem_ready()") is not True:
+            problems.append("ready: no request can be begun now: SELECT * FROM idempotence.health has the reason")
+        if _is(await ask_for("SELECT EXISTS (SELECT FROM idempotence.in_flight)"), "55000"):
+            problems.append(
+                "preload: the server does not preload the library, so expired outcomes are not removed: add idempotence"
+                " to shared_preload_libraries and restart, or CALL idem_sweep() at least once an hour"
+            )
+    if session is not None:
+        found = await ask_for("SELECT status FROM idem_lookup(CAST($1 AS text), 'idempotence check')", session)
+        problems += [
+            sentence.format(session=session, error=found) for state, sentence in _SESSION.items() if _is(found, state)
+        ]
+    # Only a monitor can read whether the database is swept.
+    swept = await ask_for(_SWEEP)
     if isinstance(swept, str):
         problems.append(f"sweep: {swept}")
     return problems
+
+
+_SESSION = {
+    "42704": "session: there is no session {session}: SELECT idem_create_session('{session}')",
+    "42501": "rights: this role may not use the session {session}: its owner lends it by"
+    " idem_alter_session('{session}', usable_by => …)",
+    "ID012": "session: the session {session} lives on another server: {error}",
+}
+
+
+def _is(found: Any, state: str) -> bool:
+    return isinstance(found, Exception) and sqlstate(found) == state

@@ -32,6 +32,7 @@ class BorrowedTx(Tx):
 
         async def fetch() -> list[Any]:
             return fetched
+
         return fetch
 
 
@@ -49,6 +50,7 @@ class DjangoTx(BorrowedTx):
         self.in_test = conn.in_atomic_block
         self.outer: Any = None
         self.inner: Any = None
+        self.enter()
         conn.execute_wrappers.append(self.execute)
 
     def execute(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
@@ -56,7 +58,8 @@ class DjangoTx(BorrowedTx):
         with self.noting_errors():
             return execute(sql, params, many, context)
 
-    async def start(self) -> None:
+    def enter(self) -> None:
+        """Switches autocommit off. The BEGIN is sent by `start`."""
         outer = transaction.atomic(using=self.conn.alias, durable=True)
         try:
             outer.__enter__()
@@ -66,6 +69,8 @@ class DjangoTx(BorrowedTx):
                 " around this call. If ATOMIC_REQUESTS is set, put @transaction.non_atomic_requests on the view"
             ) from error
         self.outer = outer
+
+    async def start(self) -> None:
         if self.pipelined and not self.in_test:
             await _psycopg.begin(self.raw)
 
@@ -136,7 +141,8 @@ class DjangoTx(BorrowedTx):
                     block.__exit__(Spoilt, Spoilt(), None)
         finally:
             self.inner = self.outer = None
-            conn.close_if_unusable_or_obsolete()
+            if not self.in_test:
+                conn.close_if_unusable_or_obsolete()
 
 
 class Django(Driver):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._await import settle
 from ._body import signature
-from ._errors import InProgress, Interrupted, Spoilt, Superseded, sqlstate
+from ._errors import InProgress, Interrupted, Superseded, sqlstate
 from ._lease import Done, Lease
 from ._options import Facts, Options
 from ._reply import Answered, Reply
@@ -141,10 +141,13 @@ class Exchange:
         held, self.lease = self.lease, None
         try:
             if held:
-                end = held.__aexit__ if held.driver.asynchronous else held.__exit__
-                await settle(await self.driver.call(lambda: end(None, error, None)))
+                await self.driver.uninterrupted(self.end_lease(held, error))
         finally:
             await self.attempt.close(abandoned)
+
+    async def end_lease(self, held: Lease, error: BaseException | None) -> None:
+        end = held.__aexit__ if held.driver.asynchronous else held.__exit__
+        await settle(await self.driver.call(lambda: end(None, error, None)))
 
     async def serve(self, invoke: Callable[[], Awaitable[Any]], made: Callable[[Reply], Any]) -> Any:
         """Calls `invoke`, which begins, calls the handler and finishes, until there is an answer."""

@@ -66,6 +66,7 @@ class Options:
     lease: float | None = None
     headers: Sequence[str] = HEADERS
     docs: str = DOCS
+    known: tuple[Any, Driver] | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, str):
@@ -85,7 +86,10 @@ class Options:
         return dataclasses.replace(self, **changes)
 
     def driver(self) -> Driver:
-        return driver_of(self.pool)
+        """The driver of the pool, which may be assigned later."""
+        if self.known is None or self.known[0] is not self.pool:
+            self.known = self.pool, driver_of(self.pool)
+        return self.known[1]
 
     def problem(self, slug: str, **facts: object) -> Answered:
         return problem(self.docs, slug, **facts)

@@ -102,18 +102,18 @@ async def break_off(raw: Any) -> None:
             raw.close()
 
 
-def named_as(kind: type, derived: type) -> type:
+def named_as(kind: Any, derived: Any) -> Any:
     derived.__module__, derived.__name__, derived.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
     return derived
 
 
 @functools.cache
-def _lent(kind: type) -> type:
+def _lent(kind: Any) -> Any:
     """The class of the connection that a handler receives: the pool's connection under an identity of its own. It
     shares all state with the pool's connection until the transaction ends; from then on every use is refused, also by
     cursors that the handler has kept. It notes the errors that the server reports."""
 
-    class Lent(kind):  # type: ignore[misc,valid-type]
+    class Lent(kind):  # type: ignore[misc]
         __slots__ = ()
 
         if issubclass(kind, psycopg.AsyncConnection):
@@ -124,7 +124,7 @@ def _lent(kind: type) -> type:
 
         else:
 
-            def wait(self, *args: Any, **kwargs: Any) -> Any:
+            def wait(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
                 with self.idempotence.noting_errors():
                     return super().wait(*args, **kwargs)
 
@@ -141,11 +141,11 @@ def _lent(kind: type) -> type:
 
 
 @functools.cache
-def _ended(kind: type) -> type:
+def _ended(kind: Any) -> Any:
     """The class of a connection whose transaction has ended. It has the layout of the class above, so the class of the
     object can be exchanged."""
 
-    class Ended(kind):  # type: ignore[misc,valid-type]
+    class Ended(kind):  # type: ignore[misc]
         __slots__ = ()
 
         def __getattribute__(self, name: str) -> Any:
@@ -170,7 +170,8 @@ class PsycopgTx(Tx):
         super().__init__(driver)
         self.raw, self.autocommit = raw, raw.autocommit
         raw.idempotence = self
-        self.conn: Any = object.__new__(_lent(type(raw)))
+        self.kind: Any = type(raw)
+        self.conn: Any = object.__new__(_lent(self.kind))  # type: ignore[arg-type]
         self.conn.__dict__ = raw.__dict__
         # In autocommit mode statements would take effect one by one after a ROLLBACK that the handler executes.
         raw._autocommit = False
@@ -206,7 +207,7 @@ class PsycopgTx(Tx):
     async def close(self, abandoned: bool = False) -> None:
         raw = self.raw
         self.conn.__dict__ = {}
-        self.conn.__class__ = _ended(type(raw))
+        self.conn.__class__ = _ended(self.kind)
         del raw.idempotence
         try:
             if raw.closed:

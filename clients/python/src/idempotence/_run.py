@@ -165,7 +165,7 @@ class Attempt:
         tx, self.tx, self.opening = self.tx, None, False
         try:
             if tx:
-                await tx.close(abandoned)
+                await self.driver.uninterrupted(tx.close(abandoned))
         except Exception as error:
             if not of_driver(error):
                 raise

@@ -56,7 +56,9 @@ def _note(context: Any) -> None:
 class SqlalchemyTx(Tx):
     def __init__(self, driver: Driver, connection: Any, raw: Any, make_session: Any) -> None:
         super().__init__(driver)
-        self.connection, self.raw, self.make_session = connection, raw, make_session
+        self.connection, self.raw = connection, raw
+        # The blocking connection, also of an asynchronous one.
+        self.sync: Any = getattr(connection, "sync_connection", connection)
         self.pipelined = _psycopg is not None and _psycopg.is_psycopg(raw)
         self.nested: Any = None
         self.session: Any = None
@@ -70,11 +72,6 @@ class SqlalchemyTx(Tx):
             self.conn = self.session = make_session(
                 bind=connection, join_transaction_mode="create_savepoint", close_resets_only=False
             )
-
-    @property
-    def sync(self) -> Any:
-        """The blocking connection, also of an asynchronous one."""
-        return getattr(self.connection, "sync_connection", self.connection)
 
     async def start(self) -> None:
         self.root = await settle(self.connection.begin())

@@ -14,8 +14,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ._await import T, finish
-from ._errors import RETRYABLE, sqlstate
+from ._await import T, finish, uninterrupted
+from ._errors import RETRYABLE, Spoilt, sqlstate
 
 Statement = tuple[str, tuple[Any, ...]]
 Fetch = Callable[[], Awaitable[list[Any]]]
@@ -144,7 +144,7 @@ class Tx:
         """Whether the same transaction may be sent again. Only the state of this connection decides, and what the
         server has reported on it: an error of another database or of the network is the application's."""
         state = sqlstate(error)
-        if state and await self.reported(error):
+        if state and not isinstance(error, Spoilt) and await self.reported(error):
             return bool(RETRYABLE.match(state))
         return self.lost()
 
@@ -165,6 +165,10 @@ class Driver:
     def do(self, coroutine: Coroutine[Any, Any, T]) -> Any:
         """The result; for an asynchronous driver an awaitable of it."""
         return coroutine if self.asynchronous else finish(coroutine)
+
+    async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs to its end even if the request is cancelled."""
+        return await (uninterrupted(work) if self.asynchronous else work)
 
     async def leave(self) -> None:
         """The current thread uses no connection any more."""

@@ -135,9 +135,7 @@ def serve(options: Options, request: Any, call: Callable[[], Any]) -> Any:
         identity = options.but(identity=_blocking(options.identity))
     try:
         exchange = finish(
-            Exchange.of(
-                identity, options.driver(), known, request, lambda: read_body(options, sent, known.length)
-            )
+            Exchange.of(identity, options.driver(), known, request, lambda: read_body(options, sent, known.length))
         )
     except Answered as answered:
         return made(answered.reply)
@@ -180,7 +178,7 @@ def check_view(view: View) -> None:
     """Refuses a view that authenticates inside of itself: its replay would be answered before."""
     if inspect.iscoroutinefunction(view):
         raise TypeError("the connections of Django block: make the protected view a plain function")
-    kind = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    kind: Any = getattr(view, "cls", None) or getattr(view, "view_class", None)
     if _derives(kind, "rest_framework.views.APIView"):
         raise TypeError(
             f"{kind.__name__} is a view of REST framework, which authenticates inside of it: use"

@@ -32,13 +32,18 @@ class Idempotent(starlette.Idempotent):
 
     A route is refused when it is made if one of its dependencies breaks that: one with a `yield`, which may commit or
     answer at another time than the request does, unless `yields` names it as harmless; and one that depends on
-    Depends(idempotent) and reads the request, unless `inside` names it as one that does not authenticate.
+    Depends(idempotent) and reads the request, unless @idempotent.inside marks it as one that does not authenticate.
     See Options for the other arguments."""
 
     refusals: ClassVar[tuple[type[Exception], ...]] = (RequestValidationError,)
     _: dataclasses.KW_ONLY
     yields: Sequence[Callable[..., Any]] = ()
-    inside: Sequence[Callable[..., Any]] = ()
+    marked: set[Callable[..., Any]] = dataclasses.field(default_factory=set, init=False, repr=False)
+
+    def inside(self, dependency: Callable[..., Any]) -> Callable[..., Any]:
+        """Marks a dependency that is resolved within the transaction and does not authenticate."""
+        self.marked.add(dependency)
+        return dependency
 
     async def __call__(  # type: ignore[override]
         self, request: Request, idempotency_key: Annotated[str | None, _KEY] = None
@@ -84,10 +89,11 @@ class _Route(APIRoute):
 
 
 def _check(idempotent: Idempotent, route: APIRoute, dependant: Any) -> None:
-    if not any(map(idempotent.protects, route.methods)):
+    methods = sorted(route.methods or ())
+    if not any(map(idempotent.protects, methods)):
         raise TypeError(
-            f"{route.path} is protected, but none of its methods is ({', '.join(sorted(route.methods))}): remove"
-            " Depends(idempotent), or name them: Idempotent(…, methods=[…])"
+            f"{route.path} is protected, but none of its methods is ({', '.join(methods)}): remove Depends(idempotent),"
+            " or name them: Idempotent(…, methods=[…])"
         )
     starlette.check_handler(idempotent, dependant.call)
     for each in _all(dependant):
@@ -103,14 +109,14 @@ def _check(idempotent: Idempotent, route: APIRoute, dependant: Any) -> None:
         if (
             each is not dependant
             and not isinstance(each.call, Idempotent)
-            and each.call not in idempotent.inside
+            and each.call not in idempotent.marked
             and _is_inside(each)
             and any(map(_reads_the_request, _all(each)))
         ):
             raise TypeError(
                 f"{name} depends on Depends(idempotent) and reads the request, and {route.path} is protected: a replay"
                 f" is answered without {name}, so it must not authenticate. Authenticate in a dependency that takes"
-                " another connection. If it does not authenticate, name it: Idempotent(…, inside=[…])"
+                " another connection. If it does not authenticate, mark it: @idempotent.inside"
             )
 
 
