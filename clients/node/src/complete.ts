@@ -9,9 +9,11 @@ import { asking, Request, text } from './request.js';
 export interface CompleteOptions {
   /** The length of the leases in seconds: 30. A heartbeat extends a lease while its handler runs. */
   lease?: number;
-  /** How many seconds to pause between two searches: 1. It is also the first pause after an error of the handler for a request;
-   *  each further error doubles the pause, up to a minute. */
+  /** How many seconds to pause between two searches: 1. */
   interval?: number;
+  /** For how many seconds a request is left to its client after its lease has expired or its checkpoint was written: 10. Each
+   *  further attempt doubles them, up to five minutes. */
+  grace?: number;
   /** How many handlers run at once: 4. */
   concurrency?: number;
   /** Leaves requests alone that were attempted so often. By default only the option `max_attempts` of the session counts. */
@@ -22,14 +24,16 @@ export interface CompleteOptions {
   onError?: (error: unknown, key?: string) => void;
 }
 
-const OPTIONS = ['lease', 'interval', 'concurrency', 'maxAttempts', 'signal', 'onError'];
-// Concurrent completers shuffle the list, so that they rarely try the same request.
+const OPTIONS = ['lease', 'interval', 'grace', 'concurrency', 'maxAttempts', 'signal', 'onError'];
+// The pause after an attempt is counted in the database, so that all completers see the same one. They shuffle the list, so that
+// they rarely try the same request.
 const ABANDONED = `SELECT request::text FROM idempotence.unfinished
   WHERE session = $1::text AND coalesce(stream, '') = '' AND last IS NULL AND state <> 'leased'
-    AND ($2::text IS NULL OR attempt IS NULL OR attempt < $2::text::integer)
+    AND ($2::text IS NULL OR coalesce(attempt, 1) < $2::text::integer)
+    AND coalesce(leased_until, since) + make_interval(secs =>
+      least($5::text::float8 * 2 ^ (least(coalesce(attempt, 1), 20) - 1), 300)) <= clock_timestamp()
     AND request::text <> ALL (ARRAY(SELECT jsonb_array_elements_text($3::text::jsonb)))
   ORDER BY random() LIMIT $4::text::integer`;
-const LONGEST_PAUSE = 60;
 
 /** Looks for the abandoned requests of a session, takes each one over with a lease, and calls `handler(lease)`, which continues
  *  from `lease.point`. What the handler returns is recorded, unless it has recorded or released itself; a `Final` is recorded as a
@@ -43,24 +47,20 @@ export async function complete(
   checkOptions(options, OPTIONS);
   const { interval = 1, concurrency = 4, signal, onError = report } = options;
   const running = new Map<string, Promise<void>>();
-  const failures = new Failures(interval);
 
   const stopped = new Promise<void>((resolve) => {
     if (signal?.aborted) resolve();
     signal?.addEventListener('abort', () => resolve(), { once: true });
   });
   while (!signal?.aborted) {
-    const keys = await abandoned(database, session, options, [...running.keys(), ...failures.pausing()], concurrency - running.size)
+    const keys = await abandoned(database, session, options, [...running.keys()], concurrency - running.size)
       .catch((error) => {
         onError(error);
         return [];
       });
     for (const key of signal?.aborted ? [] : keys) {
       const work = takeOver(database, session, key, handler, options)
-        .then(() => failures.forget(key), (error) => {
-          failures.add(key);
-          onError(error, key);
-        })
+        .catch((error) => onError(error, key))
         .finally(() => running.delete(key));
       running.set(key, work);
     }
@@ -74,10 +74,11 @@ const report = (error: unknown, key?: string) =>
   console.error(`idempotence: completing ${key === undefined ? 'abandoned requests' : `request ${key}`} failed:`, error);
 
 async function abandoned(
-  database: Database, session: string, { maxAttempts }: CompleteOptions, except: string[], limit: number,
+  database: Database, session: string, { maxAttempts, grace = 10 }: CompleteOptions, except: string[], limit: number,
 ): Promise<string[]> {
   if (limit <= 0) return [];
-  const rows = await asking(5, () => ask(database, ABANDONED, [session, text(maxAttempts), JSON.stringify(except), String(limit)]));
+  const values = [session, text(maxAttempts), JSON.stringify(except), String(limit), String(grace)];
+  const rows = await asking(5, () => ask(database, ABANDONED, values));
   return rows.map(([key]) => key);
 }
 
@@ -110,28 +111,4 @@ async function pause(seconds: number, stopped: Promise<void>) {
   const over = new Promise<void>((resolve) => (timer = setTimeout(resolve, seconds * 1000)));
   await Promise.race([over, stopped]);
   clearTimeout(timer!);
-}
-
-/** The requests whose handler has failed in this process, and until when each is left alone. */
-class Failures {
-  readonly #known = new Map<string, { count: number; until: number }>();
-
-  constructor(private readonly first: number) {}
-
-  add(key: string) {
-    const count = (this.#known.get(key)?.count ?? 0) + 1;
-    const seconds = Math.min(this.first * 2 ** (count - 1), LONGEST_PAUSE);
-    this.#known.set(key, { count, until: performance.now() + seconds * 1000 });
-  }
-
-  forget(key: string) {
-    this.#known.delete(key);
-  }
-
-  pausing(): string[] {
-    const now = performance.now();
-    // Another process may have completed it since.
-    for (const [key, { until }] of this.#known) if (until + 10 * LONGEST_PAUSE * 1000 < now) this.#known.delete(key);
-    return [...this.#known].filter(([, { until }]) => until > now).map(([key]) => key);
-  }
 }

@@ -41,7 +41,7 @@ const strings: [Check, string] = [
 const count: [Check, string] = [(value) => Number.isSafeInteger(value) && value >= 1, 'a whole number, 1 or more'];
 
 const KINDS: Record<string, [Check, string]> = {
-  maxAttempts: count, claim: flag, deadline: seconds, handlerTimeout: positive, lease: positive, interval: positive,
+  maxAttempts: count, claim: flag, deadline: seconds, handlerTimeout: positive, lease: positive, interval: positive, grace: seconds,
   required: flag, strict: flag, timeout: positive, ttl: positive, wait: seconds, window: count, concurrency: count,
   maxBody: [(value) => Number.isSafeInteger(value) && value >= 0, 'a number of bytes'],
   headers: strings,

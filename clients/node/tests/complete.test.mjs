@@ -37,7 +37,7 @@ for (const [driver, open] of Object.entries(drivers)) {
     };
     const completing = async (handler, options, use) => {
       const stop = new AbortController();
-      const done = complete(pool, session, handler, { interval: 0.05, signal: stop.signal, onError() {}, ...options });
+      const done = complete(pool, session, handler, { interval: 0.05, grace: 0, signal: stop.signal, onError() {}, ...options });
       try {
         await use();
       } finally {
@@ -76,11 +76,20 @@ for (const [driver, open] of Object.entries(drivers)) {
       await completing(() => {
         times.push(performance.now());
         throw new Error('the service is down');
-      }, { lease: 0.05, interval: 0.3, onError: (error, key) => errors.push([error.message, key]) },
+      }, { lease: 0.05, grace: 0.15, onError: (error, key) => errors.push([error.message, key]) },
       () => until('given up', async () => (await outcome('k'))[0] === 'failed'));
       assert.deepEqual(errors, [['the service is down', 'k'], ['the service is down', 'k']]);
+      // The second attempt was the first one here; after it, the pause is twice as long.
       assert.ok(times[1] - times[0] >= 290, `${times}`);
       assert.deepEqual(await outcome('k'), ['failed', { attempts: 3 }]);
+    });
+
+    test('leaves a request to its client for a while', async () => {
+      await opened();
+      await abandon('k');
+      let calls = 0;
+      await completing(() => ++calls, { grace: 60 }, () => sleep(300));
+      assert.equal(calls, 0);
     });
 
     test('leaves alone what was attempted too often', async () => {

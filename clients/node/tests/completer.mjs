@@ -28,4 +28,4 @@ await complete(pool, session, async (held) => {
     await ask(conn, `INSERT INTO client_effect VALUES ('${session}/${held.key}', 1)`);
     await held.record({ point: held.point, state: held.state }, { conn });
   });
-}, { lease: 0.5, interval: 0.05, concurrency: 3, onError() {} });
+}, { lease: 0.5, interval: 0.05, grace: 0, concurrency: 3, onError() {} });

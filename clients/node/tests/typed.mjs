@@ -159,12 +159,13 @@ async function pieces() {
   assert.deepEqual(await superuser('shop', "SELECT status, response FROM idem_lookup('payments', 'l')"), [['succeeded', { charge: 'ch_1' }]]);
   assert.equal(piece('Inboxes', 'm', 'console.log(fresh); await client.close();'), "[ 'a' ]\n");
   assert.deepEqual(await superuser('shop', 'SELECT message FROM delivery'), [['hello']]);
-  piece('Tests of a handler', 'n', '');
+  writeFileSync(path.join(folder, 'alone.mjs'), blocks('Tests of a handler', 'js')[0]);
+  execFileSync(process.execPath, ['alone.mjs'], { cwd: folder });
   piece('Handlers that write', 'o', '');
-  const abandoned = "SELECT idem_begin('payments', 'abandoned', lease => '10 ms')";
+  const abandoned = "SELECT idem_begin('payments', 'abandoned', lease => '10 ms')"; // completed after the grace of 5 seconds
   await superuser('shop', abandoned);
   const done = "SELECT status, response FROM idem_lookup('payments', 'abandoned')";
-  const completer = piece('Abandoned requests', 'p', '', `setTimeout(() => process.kill(process.pid, 'SIGTERM'), 3000);`);
+  const completer = piece('Abandoned requests', 'p', '', `setTimeout(() => process.kill(process.pid, 'SIGTERM'), 9000);`);
   assert.equal(completer, '');
   assert.deepEqual(await superuser('shop', done), [['succeeded', { charge: 'ch_1' }]]);
   console.log('ok without a framework');
