@@ -23,6 +23,8 @@ FROM (SELECT 'extension' AS edition, extversion AS version FROM pg_extension WHE
   UNION ALL SELECT 'managed', substring(obj_description(oid, 'pg_namespace') FROM '[0-9.]+') FROM pg_namespace WHERE nspname = 'idempotence'
   ORDER BY edition LIMIT 1) found WHERE version IS NOT NULL`;
 
+const LATE = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
+
 /** One sentence for each thing that is wrong, and what was found: "extension 1.2.0" or "managed 1.2.0". */
 export type Problems = string[] & { edition?: string };
 
@@ -33,24 +35,25 @@ export async function check(database: Database, session?: string | null): Promis
     problems.push("pool: nobody listens to its errors, so the loss of an idle connection ends the process; pool.on('error', …)");
   }
   try {
-    const [{ fault } = {}] = await ask(database, FAULT);
+    const [[fault] = []] = await ask(database, FAULT);
     if (fault) problems.push(String(fault));
     const [found] = fault ? [] : await ask(database, INSTALLED);
     if (!found) return problems;
-    problems.edition = `${found['edition']} ${found['version']}`;
-    if (!found['since']) problems.push(`version: here is ${problems.edition}, and this needs 1.2`);
-    const managed = found['edition'] === 'managed';
+    const [edition, version, since, scheduled] = found;
+    problems.edition = `${edition} ${version}`;
+    if (!since) problems.push(`version: here is ${problems.edition}, and this needs 1.2`);
+    const managed = edition === 'managed';
     // Who may look up may begin.
     const probe = "SELECT status FROM idem_lookup($1::text, 'check')";
     if (session) await ask(database, probe, [session]).catch((error) => problems.push(explained(error, session)));
     if (managed) {
-      const [late] = await ask(database, "SELECT detail || '; ' || hint AS told FROM idempotence.health WHERE name = 'sweep' AND level > 0").catch(() => []);
-      if (late) problems.push(`sweep: ${late['told']}`);
+      const [[late] = []] = await ask(database, LATE).catch(() => []);
+      if (late) problems.push(`sweep: ${late}`);
       return problems;
     }
     const preloaded = ask(database, 'SELECT FROM idempotence.errors LIMIT 0');
     await preloaded.catch((error) => {
-      if (sqlstate(error) !== '55000' || found['scheduled']) return; // of rights the probe tells
+      if (sqlstate(error) !== '55000' || scheduled) return; // of rights the probe tells
       problems.push('sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()');
     });
   } catch (error) {

@@ -1,27 +1,29 @@
-// A client that numbers its requests, and keeps the sending rule: number n is sent once the answer to n - window is in.
+// A client that numbers its requests and keeps the sending rule: number n is sent once the answer to n - window has arrived.
 
 import { ask, type Connection, type Database } from './database.js';
 import { InProgress, Interrupted, isRetryable, sqlstate } from './errors.js';
-import { answerOf, lookup, retry, run, text, type Answer, type RunOptions } from './run.js';
+import { checkDatabase, checkFunction, checkOptions } from './options.js';
+import { answerOf, asking, lookUp, text, type Answer } from './request.js';
+import { run, type RunOptions } from './run.js';
 
 interface Session {
   name: string;
   window: number;
 }
 
-/** One for each place in the window. It sends its numbers one after the other: 1, 6, 11 … in a window of 5. */
+/** One lane for each place in the window. A lane sends its numbers one after the other: 1, 6, 11 … in a window of 5. */
 interface Lane {
   readonly place: number;
   number: number;
   session?: Session;
-  /** Whether nobody knows what became of the number. */
+  /** Whether it is unknown if the number was executed. */
   doubt: boolean;
 }
 
 export interface ClientOptions {
-  /** How many requests may be in flight: by default the server's setting. */
+  /** How many requests may be in flight. Default: the server's setting. */
   window?: number;
-  /** The longest silence in seconds that the session outlasts. */
+  /** After how many seconds without a request the session may end. */
   timeout?: number;
 }
 
@@ -31,9 +33,13 @@ export class Client<D extends Database> {
   readonly #waiting: ((lane: Lane) => void)[] = [];
 
   /** A client registers once, when the process starts: the same name, registered again, stops the former one (ID005). */
-  constructor(private readonly database: D, private readonly name: string, private readonly options: ClientOptions = {}) {}
+  constructor(private readonly database: D, private readonly name: string, private readonly options: ClientOptions = {}) {
+    checkDatabase(database);
+    if (typeof name !== 'string' || name === '') throw new TypeError('the second argument is the name of the client, a string');
+    checkOptions(options, ['window', 'timeout']);
+  }
 
-  /** The session, registered if there is none, or none but the one that has ended. */
+  /** The session, registered if there is none or if the former one has ended. */
   register(): Promise<Session> {
     return (this.#session ??= this.#register().catch((error) => {
       this.#session = undefined;
@@ -42,20 +48,21 @@ export class Client<D extends Database> {
   }
 
   async #register(): Promise<Session> {
-    // Made before the first attempt, by the database: the time in it tells which of two registrations came first.
-    const [made] = await retry(30, () => ask(this.database, 'SELECT idem_generate_id()::text AS id'));
-    const register = `SELECT session, window_size FROM idem_register($1::text, window_size => $2::text::integer,
+    // The database makes the ID before the first attempt: its time shows which of two registrations was first.
+    const [[id] = []] = await asking(30, () => ask(this.database, 'SELECT idem_generate_id()::text'));
+    const register = `SELECT session::text, window_size FROM idem_register($1::text, window_size => $2::text::integer,
       timeout => $3::text::interval, request_id => $4::text::uuid)`;
-    const values = [this.name, text(this.options.window), text(this.options.timeout), made!['id']];
-    const [row] = await retry(30, () => ask(this.database, register, values));
-    const window = Number(row!['window_size']);
+    const values = [this.name, text(this.options.window), text(this.options.timeout), id];
+    const [[session, size] = []] = await asking(30, () => ask(this.database, register, values));
+    const window = Number(size);
     this.#free ??= Array.from({ length: window }, (_, i) => ({ place: i + 1, number: i + 1, doubt: false }));
-    return { name: String(row!['session']), window };
+    return { name: String(session), window };
   }
 
-  /** Sends a request under the next number: as `run`, but it tries without end, unless there is a `deadline`. After that
-   *  nobody knows what was done, and the same request sent again would be another one. */
+  /** Sends a request under the next number. As `run`, but it tries without end unless there is a `deadline`. After the deadline
+   *  it is unknown whether the request was executed, and sending it again makes another request of it. */
   async send<R = any>(payload: unknown, work: (conn: Connection<D>) => R | Promise<R>, options: RunOptions = {}): Promise<Answer<R>> {
+    checkFunction('the work', work);
     await this.register();
     const lane = this.#free!.shift() ?? (await new Promise<Lane>((taken) => this.#waiting.push(taken)));
     try {
@@ -70,13 +77,13 @@ export class Client<D extends Database> {
     }
   }
 
-  /** Undefined if it was not done, and its session has ended. */
+  /** Undefined if the session has ended and the request was not executed. */
   async #attempt(lane: Lane, payload: unknown, work: (conn: any) => any, options: RunOptions): Promise<Answer | undefined> {
     const session = await this.register();
     if (lane.session !== session) Object.assign(lane, { session, number: lane.place, doubt: false });
     let sent = false;
     try {
-      // A number in doubt is another request's: it must not take effect any more.
+      // A number in doubt belongs to an earlier request, which must not take effect any more.
       if (lane.doubt) await this.#settle(session, lane.number, options.deadline!);
       if (lane.doubt) lane.number += session.window;
       lane.doubt = false;
@@ -85,7 +92,7 @@ export class Client<D extends Database> {
       lane.number += session.window;
       return answer;
     } catch (error) {
-      // Not ID005: another process is this client now, and this one has to stop.
+      // ID005 is raised: another process is this client now, and this one has to stop.
       if (sqlstate(error) !== 'ID004') {
         lane.doubt ||= isRetryable(error);
         throw error;
@@ -97,17 +104,17 @@ export class Client<D extends Database> {
   }
 
   #settle({ name }: Session, number: number, deadline: number) {
-    return retry(deadline, async () => {
-      const [row] = await ask(this.database, 'SELECT status FROM idem_settle($1::text, $2::text)', [name, String(number)]);
-      if (row!['status'] === 'in_progress') throw new InProgress(String(number), null);
+    return asking(deadline, async () => {
+      const [[status] = []] = await ask(this.database, 'SELECT status FROM idem_settle($1::text, $2::text)', [name, String(number)]);
+      if (status === 'in_progress') throw new InProgress(String(number), null);
     });
   }
 
-  /** What came of a number of a session that has ended: nothing can be begun in it any more. */
+  /** The outcome of a number of a session that has ended. Nothing can be begun in that session any more. */
   #lookBack({ name }: Session, number: number, deadline: number): Promise<Answer | undefined> {
-    return retry(deadline, async () => {
-      const ticket = await lookup(this.database, name, number, { deadline: 0 }).catch((error) => {
-        if (sqlstate(error) === 'ID004') return undefined; // not even the session is known: it never had an outcome
+    return asking(deadline, async () => {
+      const ticket = await lookUp(this.database, name, number, 0).catch((error) => {
+        if (sqlstate(error) === 'ID004') return undefined; // the session is unknown, so it never had an outcome
         throw error;
       });
       if (!ticket || ticket.status === 'unknown') return undefined;
@@ -118,9 +125,9 @@ export class Client<D extends Database> {
     });
   }
 
-  /** Ends the session. Requests that are in flight end first. */
+  /** Ends the session, after the requests that are in flight. */
   async close(): Promise<void> {
     const session = await this.#session;
-    if (session) await retry(30, () => ask(this.database, 'SELECT idem_close($1::text)', [session.name]));
+    if (session) await asking(30, () => ask(this.database, 'SELECT idem_close($1::text)', [session.name]));
   }
 }

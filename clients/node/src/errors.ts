@@ -1,6 +1,6 @@
-// What a client raises of its own, and which errors are worth another attempt.
+// The errors that this client raises, and the rule which errors of a database are worth another attempt.
 
-/** Thrown by the work: the request has failed for good. The failure is recorded, with all that was written before it. */
+/** Thrown by the work: the request has failed for good. The failure is recorded together with everything written before it. */
 export class Final extends Error {
   override readonly name = 'Final';
 
@@ -9,36 +9,62 @@ export class Final extends Error {
   }
 }
 
-/** Somebody else had the request until the deadline. It may be sent again later, with the same key and payload. */
+/** Another process held the request until the deadline. Send the request again later, with the same key and payload. */
 export class InProgress extends Error {
   override readonly name = 'InProgress';
 
-  /** `expiresAt`: when the lease of whoever has it runs out; null if it is no lease. */
+  /** `expiresAt`: when the lease of the holder expires; null if the holder has a transaction and no lease. */
   constructor(key: string, readonly expiresAt: Date | null) {
     super(`request ${key} is still in progress`);
   }
 }
 
-/** Somebody has left the request in the middle. Nothing was begun: whoever goes on takes a lease, and looks first. */
+/** Another process stopped in the middle of the request. Nothing was begun: take a lease, and check first what happened. */
 export class Interrupted extends Error {
   override readonly name = 'Interrupted';
 
   constructor(key: string, readonly point: string | null, readonly state: unknown) {
-    super(`request ${key} was left in the middle${point === null ? '' : `, at ${point}`}: look how far it got`);
+    super(`request ${key} was interrupted${point === null ? '' : ` at checkpoint ${point}`}: check which of its effects happened`);
   }
 }
 
-/** The SQLSTATE of an error of the server. */
+/** The block of a lease ended without a record and without a release. The lease expires, and the next begin takes over. */
+export class Unrecorded extends Error {
+  override readonly name = 'Unrecorded';
+
+  constructor(key: string) {
+    super(`the block of request ${key} ended without record() or release(): record its outcome, or release it if nothing happened`);
+  }
+}
+
+/** An attempt failed because of its own connection, or because the server asked for another attempt. */
+export class Again extends Error {
+  override readonly name = 'Again';
+  override readonly cause: unknown;
+
+  constructor(cause: unknown) {
+    super('the attempt is worth repeating');
+    this.cause = cause;
+  }
+}
+
+/** The SQLSTATE of an error that the server reported. */
 export function sqlstate(error: any): string | undefined {
   return error?.severity === undefined ? undefined : error.code;
 }
 
-/** Whether the same request may be sent again, with the same key and payload. */
+// What the drivers report for a connection that was lost or could not be made. An error of another socket, such as the
+// ECONNRESET of a payment processor, has the same codes: ask only about errors of the connection in question.
+const NETWORK = /^(ECONN(REFUSED|RESET|ABORTED)|EPIPE|ETIMEDOUT|E(HOST|NET)UNREACH|ENOTFOUND|EAI_AGAIN)$/;
+const POSTGRES_JS = /^(CONNECTION_(CLOSED|DESTROYED|ENDED)|CONNECT_TIMEOUT)$/;
+const PG = /^(Connection terminated|Client has encountered a connection error|Client was closed|timeout exceeded)/;
+
+/** Whether the same request may be sent again after this error of the database, with the same key and payload. */
 export function isRetryable(error: any): boolean {
   const state = sqlstate(error);
   if (state !== undefined) return /^(08|25P03|40001|40P01|53|55P03|57P0[1-35])/.test(state);
-  // A connection was lost, or there was none to be had. Some errors of pg have no code.
-  const { code, message } = Object(error);
-  if (code !== undefined) return /^(E[A-Z]+|CONNECTION_(CLOSED|DESTROYED)|CONNECT_TIMEOUT)$/.test(code);
-  return error instanceof InProgress || /^(Connection terminated|Client has encountered a conn|timeout ex)/.test(message);
+  if (error instanceof InProgress) return true;
+  const { code, message, syscall } = Object(error);
+  if (code === undefined) return PG.test(message);
+  return NETWORK.test(code) || POSTGRES_JS.test(code) || syscall === 'connect';
 }

@@ -1,234 +1,295 @@
-// The Idempotency-Key header, whatever the framework: what a request means, and which answer leaves, after COMMIT.
+// The header Idempotency-Key, whatever the framework: whether a request is executed, and which answer is sent after COMMIT.
 
-import { createHash } from 'node:crypto';
-import { begin, type Connection, type Database } from './database.js';
-import { InProgress, Interrupted, isRetryable, sqlstate } from './errors.js';
+import { type Connection, type Database } from './database.js';
+import { Again, InProgress, Interrupted, isRetryable, sqlstate } from './errors.js';
+import { callerOf, keyOf, nameOf, payloadOf, type Incoming } from './incoming.js';
 import { hold, type Lease, type Times } from './lease.js';
-import { answered, lookup, Request, retry, type Answer } from './run.js';
+import { checkDatabase, checkOptions } from './options.js';
+import { checkSendable, isFinal, recorded, replayed, type Outgoing } from './outgoing.js';
+import { problem, type Problem } from './problems.js';
+import { BEGIN, lookUp, RELEASE, Request, retry, SAVEPOINT, UNDO, type Answer } from './request.js';
+import { Transaction } from './transaction.js';
 
 export interface HttpOptions<Incoming = any> {
-  /** Methods that are protected: POST and PATCH. Others are executed each time. */
+  /** The methods that are protected, in any case. Default: every method but GET, HEAD, OPTIONS and TRACE. */
   methods?: readonly string[];
-  /** Whether a request without a key is refused: true. If not, it is executed each time. */
+  /** Whether a request without a key is refused: true. Otherwise it is executed, without protection. */
   required?: boolean;
-  /** Whether the key has to be quoted, as the draft of the IETF says: false. */
+  /** Whether the key has to be quoted, as the draft of the IETF demands: false. */
   strict?: boolean;
-  /** Who the caller is. The keys of two callers never meet. */
-  identity?: (request: Incoming) => string | number | undefined;
-  /** The most bytes of a body that is protected: a MiB. */
+  /** The caller: a string or a whole number, or a promise of one. The keys of two callers never meet. */
+  identity?: (request: Incoming) => string | number | bigint | Promise<string | number | bigint>;
+  /** The largest body in bytes that is protected: a MiB. */
   maxBody?: number;
-  /** What becomes of a body that is larger, of no told length, or that no parser has read: refuse, or pass unprotected. */
+  /** What becomes of a body that is larger, or that cannot be compared: `refuse`, or `pass` (executed without protection). */
   unprotectable?: 'refuse' | 'pass';
-  /** Seconds that a duplicate waits for the answer, without a connection: 0. */
+  /** How many seconds a duplicate waits for the answer, without holding a connection: 0. */
   wait?: number;
-  /** Seconds to try again in, after a lost connection and the like: 5. */
+  /** For how many seconds to try again after a lost connection and the like: 5. */
   deadline?: number;
-  /** Headers that are recorded and replayed, in lower case. Set-Cookie never is. */
+  /** For how many seconds a handler may hold its connection: 60. Then the answer is 503, and the connection is closed. */
+  handlerTimeout?: number;
+  /** The headers that are recorded and replayed, in any case. Set-Cookie never is. */
   headers?: readonly string[];
-  /** Where the types of problems are explained: by default in the draft. */
+  /** The page that explains the types of the problem documents. */
   docs?: string;
-  /** Seconds that the answer is kept: by default the ttl of the session. */
+  /** How many seconds the answer is kept; by default the ttl of the session. */
   ttl?: number;
-  /** Seconds of a lease, for effects elsewhere: the handler gets the lease in the place of a connection. */
+  /** The length of a lease in seconds, for effects elsewhere: the handler is given the lease in place of a connection. */
   lease?: number;
 }
+
+const OPTIONS = ['methods', 'required', 'strict', 'identity', 'maxBody', 'unprotectable', 'wait', 'deadline', 'handlerTimeout',
+  'headers', 'docs', 'ttl', 'lease'];
+const ANSWER_OPTIONS = ['strict', 'identity', 'wait', 'deadline', 'docs'];
+const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 
 /** What a handler works with: the connection of the transaction; with the option `lease` the lease. */
 export type Given<D, O> = O extends { lease: number } ? Lease : Connection<D>;
 
-/** What a framework tells of a request. */
-export interface Incoming {
-  method: string;
-  /** Path and query, as sent. */
-  url: string;
-  headers: Record<string, string | string[] | undefined>;
-  /** As parsed; undefined if nobody has read it. */
-  body: unknown;
-  identity: string | number | undefined;
+/** What becomes of an error that the handler has thrown. */
+export interface Attempt {
+  /** Whether the handler is called again, so that its error is nobody's answer. */
+  repeats(): boolean;
+  /** The error as the application shall read it. */
+  explain(error: unknown): unknown;
 }
 
-/** An answer that is complete, and has not left yet. */
-export interface Outgoing {
-  status: number;
-  headers: [string, string][];
-  body: Buffer;
-  /** Whether the framework made it of an exception. */
-  thrown?: boolean;
+const ONCE: Attempt = { repeats: () => false, explain: (error) => error };
+
+/** What a framework does with a handler. */
+export interface Handling {
+  /** Calls the handler, and returns its answer. An error that `attempt` does not repeat is the application's to answer. */
+  answer(given: any, attempt: Attempt): Promise<Outgoing>;
+  /** The handler is not waited for any more. */
+  abandon?(): void;
 }
 
-const HEADERS = ['content-type', 'content-encoding', 'content-language', 'content-disposition', 'location', 'etag',
-  'last-modified', 'link'];
-const DOCS = 'https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header';
-const PROBLEMS = {
-  'key-missing': [400, 'this request needs a header Idempotency-Key'],
-  'key-malformed': [400, 'the header Idempotency-Key is not one string of 1 to 255 characters'],
-  unknown: [404, 'nothing is known of a request with this key'],
-  'in-progress': [409, 'the first request with this key is still at work: send it again later, unchanged'],
-  interrupted: [409, 'the first request with this key stopped in the middle: somebody must look what happened'],
-  superseded: [409, 'somebody else has taken over the request with this key: send it again later, unchanged'],
-  cancelled: [410, 'the request with this key was cancelled, and never takes effect'],
-  'length-required': [411, 'a body that is to be protected needs a Content-Length'],
-  'body-too-large': [413, 'the body is too large to be protected'],
-  'body-not-read': [415, 'nothing has read a body of this type, so it cannot be protected'],
-  'key-reused': [422, 'the key was used for another request: a new request needs a new key'],
-  unavailable: [503, 'nobody knows what was done: send it again, unchanged'],
-} as const;
-type Problem = keyof typeof PROBLEMS;
-
-export function problem(name: Problem, { docs = DOCS }: HttpOptions): Outgoing {
-  const [status, title] = PROBLEMS[name];
-  const headers: [string, string][] = [['content-type', 'application/problem+json'], ['link', `<${docs}>; rel="describedby"`]];
-  if (status === 409 || status === 503) headers.push(['retry-after', '1']);
-  return { status, headers, body: Buffer.from(JSON.stringify({ type: `${docs}#${name}`, title, status })) };
+export interface Route {
+  database: Database;
+  session: string;
+  options: HttpOptions;
 }
 
-/** The key in the header: a quoted string of RFC 8941, whose parameters say nothing here, or a bare string. */
-export function keyOf(header: string, strict = false): string | undefined {
-  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)" *(?:; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\--:<-~]+)? *)*$/.exec(header.trim());
-  const key = quoted ? quoted[1]!.replace(/\\(.)/g, '$1') : strict ? '' : (/^[!#-+\--:<-~]+$/.exec(header.trim())?.[0] ?? '');
-  return key.length >= 1 && key.length <= 255 ? key : undefined;
+/** Checks the arguments of an adapter. */
+export function checked(database: Database, session: string, options: HttpOptions): Route {
+  checkDatabase(database, session);
+  checkOptions(options, OPTIONS);
+  const { methods, lease, required, unprotectable } = options;
+  if (lease && (required === false || unprotectable === 'pass')) {
+    throw new TypeError('with the option lease every request needs a key: remove required: false and unprotectable');
+  }
+  return { database, session, options: methods ? { ...options, methods: methods.map((name) => name.toUpperCase()) } : options };
 }
 
-const digest = (value: string | Buffer) => createHash('sha256').update(value).digest('hex');
-
-/** The name of the request in its session, which people on call can read: the caller, a colon, the key. */
-export function nameOf(caller: string, key: string): string {
-  let who = caller.replace(/[^A-Za-z0-9@._-]/gu, (character) =>
-    [...Buffer.from(character)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, '0')}`).join(''),
-  );
-  if (who.length > 100) who = `~${digest(caller)}`;
-  const name = `${who}:${key}`;
-  return name.length <= 255 ? name : `${who}~:${digest(key)}:${key}`.slice(0, 255);
+export function checkedAnswer(database: Database, session: string, options: HttpOptions): Route {
+  checkDatabase(database, session);
+  checkOptions(options, ANSWER_OPTIONS);
+  return { database, session, options };
 }
 
-/** The name of the request; or a problem; or nothing, if there is no key. */
-function named(incoming: Incoming, options: HttpOptions): string | Outgoing | undefined {
-  const header = incoming.headers['idempotency-key'];
-  if (header === undefined) return undefined;
-  const key = keyOf(String(header), options.strict);
-  return key === undefined ? problem('key-malformed', options) : nameOf(String(incoming.identity ?? ''), key);
+function isProtected({ method, methods: routed }: Incoming, { methods }: HttpOptions): boolean {
+  if (methods) return methods.includes(method);
+  if (routed?.length && routed.every((name) => SAFE.includes(name.toUpperCase()))) {
+    throw new TypeError(`the route has only safe methods (${routed.join(', ')}), which need no key: `
+      + 'remove the adapter, or name them in its option methods');
+  }
+  return !SAFE.includes(method);
 }
 
-/** The request as it is named and compared; a problem; or nothing, if it is not protected. */
-function protect(session: string, incoming: Incoming, options: HttpOptions): Request | Outgoing | undefined {
-  const { methods = ['POST', 'PATCH'], required = true, maxBody = 1 << 20, unprotectable = 'refuse' } = options;
-  if (!methods.includes(incoming.method)) return undefined;
-  const name = named(incoming, options);
-  if (name === undefined) return required ? problem('key-missing', options) : undefined;
+/** The name of the request; or a problem; or undefined, if there is no key. */
+async function named(incoming: Incoming, options: HttpOptions): Promise<string | Outgoing | undefined> {
+  if (incoming.keys.length === 0) return undefined;
+  const key = incoming.keys.length === 1 ? keyOf(incoming.keys[0]!, options.strict) : undefined;
+  if (key === undefined) return problem('key-malformed', options.docs);
+  return nameOf(await callerOf(incoming.identify), key);
+}
+
+/** The request as it is named and compared; a problem; or undefined, if it is not protected. */
+async function protect({ session, options }: Route, incoming: Incoming): Promise<Request | Outgoing | undefined> {
+  const { required = true, maxBody = 1 << 20, unprotectable = 'refuse', docs } = options;
+  if (!isProtected(incoming, options)) return undefined;
+  const name = await named(incoming, options);
+  if (name === undefined) return required ? problem('key-missing', docs) : undefined;
   if (typeof name !== 'string') return name;
-  const { 'content-length': length = '0', 'content-type': type, 'transfer-encoding': encoding } = incoming.headers;
-  const unread = incoming.body === undefined || /^multipart\//i.test(String(type));
-  const fault = encoding !== undefined ? 'length-required'
-    : Number(length) > maxBody ? 'body-too-large' : Number(length) > 0 && unread ? 'body-not-read' : undefined;
-  if (fault) return unprotectable === 'pass' ? undefined : problem(fault, options);
-  const body = incoming.body ?? '';
-  const asked = digest(Buffer.isBuffer(body) || typeof body === 'string' ? body : JSON.stringify(body));
-  const [, path, query] = /^([^?]*)\??(.*)$/s.exec(incoming.url)!;
-  return new Request(session, name, { method: incoming.method, path, query, body: asked }, 0);
+  const { body } = incoming;
+  if (body === 'body-incomplete') return problem(body, docs);
+  const fault = typeof body === 'string' ? body : body.bytes > maxBody ? 'body-too-large' : undefined;
+  if (typeof body === 'string' || fault) {
+    if (unprotectable === 'pass') return undefined;
+    return problem(fault!, docs, fault === 'body-too-large' ? `The limit is ${maxBody} bytes.` : undefined);
+  }
+  return new Request(session, name, payloadOf(incoming, body.digest), 0);
 }
 
-const isFinal = ({ status }: Outgoing) => status >= 200 && status < 500 && ![408, 409, 425, 429].includes(status);
-
-/** What is recorded of an answer. */
-function recorded({ status, headers, body }: Outgoing, { headers: kept = HEADERS }: HttpOptions): string {
-  const told = headers.filter(([name]) => kept.includes(name) && name !== 'set-cookie');
-  const string = body.toString();
-  const readable = !string.includes('\0') && Buffer.from(string).equals(body);
-  return JSON.stringify({ status, headers: told, ...(readable ? { body: string } : { base64: body.toString('base64') }) });
+function replay(answer: Answer, { docs }: HttpOptions): Outgoing {
+  if (answer.status === 'cancelled') return problem('cancelled', docs);
+  // Given up after too many attempts, or recorded by another program than an adapter.
+  if (!Array.isArray(answer.response?.headers)) return problem('interrupted', docs);
+  return replayed(answer.response);
 }
 
-function replay(answer: Answer, options: HttpOptions): Outgoing {
-  if (answer.status === 'cancelled') return problem('cancelled', options);
-  // Given up after too many attempts, or no answer of an adapter.
-  if (!Array.isArray(answer.response?.headers)) return problem('interrupted', options);
-  const { status, headers, body, base64 } = answer.response;
-  const bytes = base64 === undefined ? Buffer.from(body ?? '') : Buffer.from(base64, 'base64');
-  return { status, headers: [...headers, ['idempotent-replayed', 'true']], body: bytes };
-}
-
-/** What an error of the client or of the server says to the caller. Others are the framework's. */
-function explained(error: unknown, options: HttpOptions): Outgoing {
+/** What an error of the client or of the server means to the caller. Others are the framework's. */
+function explained(error: unknown, { docs }: HttpOptions): Outgoing {
+  if (error instanceof InProgress) return problem('in-progress', docs);
+  if (error instanceof Interrupted) return problem('interrupted', docs);
+  if (error instanceof TooLarge) return problem('response-too-large', docs, error.message);
+  if (error instanceof Again || error instanceof TimedOut) {
+    console.error('idempotence: a request is answered with 503:', error instanceof Again ? error.cause : error);
+    return problem('unavailable', docs);
+  }
   const states: Record<string, Problem> = { ID001: 'key-reused', ID005: 'superseded' };
-  const name = error instanceof InProgress ? 'in-progress' : error instanceof Interrupted ? 'interrupted'
-    : states[sqlstate(error) ?? ''] ?? (isRetryable(error) && 'unavailable');
+  const name = states[sqlstate(error) ?? ''];
   if (!name) throw error;
-  if (name === 'unavailable') console.error('idempotence: a request is answered with 503:', error);
-  return problem(name, options);
+  return problem(name, docs);
 }
 
-/** The answer that may leave. `handle` calls the handler, and gives what it answers; what is worth another attempt it throws. */
-export async function serve(
-  database: Database, session: string, incoming: Incoming, options: HttpOptions, handle: (given: any) => Promise<Outgoing>,
-): Promise<Outgoing> {
-  const { deadline = 5, wait = 0, lease } = options;
-  const request = protect(session, incoming, options);
-  // Who sent no key, or a body that is not kept, cannot be asked a second time.
-  if (request === undefined) return lease ? handle(undefined) : inTransaction(database, undefined, options, handle);
-  if (!(request instanceof Request)) return request;
+/** The handler has exceeded its limit. */
+class TimedOut extends Error {
+  constructor(seconds: number) {
+    super(`a handler has not answered within ${seconds} seconds (the option handlerTimeout); its connection was closed`);
+  }
+}
+
+/** The response cannot be recorded. The detail of the server names its size and the limit. */
+class TooLarge extends Error {
+  constructor(cause: any) {
+    super(cause.detail ?? '', { cause });
+  }
+}
+
+/** The answer that may be sent. */
+export async function serve(route: Route, incoming: Incoming, handling: Handling): Promise<Outgoing> {
+  const { deadline = 5, wait = 0, lease } = route.options;
+  const request = await protect(route, incoming);
+  if (request !== undefined && !(request instanceof Request)) return request;
   try {
-    if (lease) return await leased(database, request, { length: lease, deadline, patience: wait }, options, handle);
-    return await retry(deadline, () => inTransaction(database, request, options, handle), wait);
+    if (lease) {
+      if (request) return await leased(route, request, { length: lease, deadline, patience: wait }, handling);
+      return await handling.answer(undefined, ONCE);
+    }
+    let called = false;
+    const once = { ...handling, answer: (given: any, attempt: Attempt) => {
+      called = true;
+      return handling.answer(given, attempt);
+    } };
+    return await retry(deadline, async () => {
+      try {
+        return await inTransaction(route, request, request ? handling : once);
+      } catch (error) {
+        // A request without a key is not executed again: nobody could tell that the first attempt had no effect.
+        throw error instanceof Again && !request && called ? error.cause : error;
+      }
+    }, wait);
   } catch (error) {
-    return explained(error, options);
+    return explained(error, route.options);
   }
 }
 
 async function inTransaction(
-  database: Database, request: Request | undefined, options: HttpOptions, handle: (conn: any) => Promise<Outgoing>,
+  { database, options }: Route, request: Request | undefined, handling: Handling,
 ): Promise<Outgoing> {
-  // A pool may have a connection that was lost. Who has a request comes here again.
-  const transaction = await (request ? begin(database) : retry(options.deadline ?? 5, () => begin(database)));
+  const transaction = await Transaction.open(database);
+  const { handlerTimeout = 60 } = options;
+  let timer: NodeJS.Timeout | undefined;
+  const limit = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      transaction.abort();
+      handling.abandon?.();
+      reject(new TimedOut(handlerTimeout));
+    }, handlerTimeout * 1000);
+  });
+  limit.catch(() => {});
   try {
-    const earlier = request && answered(request, await request.begin(transaction));
-    if (earlier) {
-      await transaction.commit();
-      return replay(earlier, options);
+    const begun = await transaction.send(BEGIN + (request?.begin() ?? '') + SAVEPOINT);
+    if (request) {
+      const ticket = request.ticket(begun);
+      const earlier = request.answered(ticket);
+      if (earlier) {
+        // Begin may have recorded just now that the request is given up.
+        if (ticket.recordedBefore) transaction.leave();
+        else await transaction.commit();
+        return replay(earlier, options);
+      }
     }
-    await transaction.guard();
-    const answer = await handle(transaction.conn);
-    if (!isFinal(answer)) return answer;
-    const record = () => request?.record(transaction, recorded(answer, options), answer.status >= 400, options.ttl);
-    try {
-      await (answer.thrown ? transaction.undo() : transaction.leave());
-      await record();
-    } catch (error) {
-      // An error of the database that the handler has caught took the effects back; a refusal may be recorded all the same.
-      if (answer.thrown || answer.status < 400) throw error;
-      await transaction.undo();
-      await record();
-    }
-    await transaction.commit();
-    return answer;
+    return await Promise.race([limit, conclude(transaction, request, options, handling)]);
   } finally {
+    clearTimeout(timer);
     await transaction.rollback();
   }
 }
 
-async function leased(
-  database: Database, request: Request, times: Times, options: HttpOptions, handle: (lease: Lease) => Promise<Outgoing>,
+/** Calls the handler, records its answer, and commits. */
+async function conclude(
+  transaction: Transaction, request: Request | undefined, options: HttpOptions, handling: Handling,
 ): Promise<Outgoing> {
-  let answer: Outgoing | undefined;
-  const earlier = await hold(database, request, async (held) => {
-    answer = await handle(held);
-    // What is not final leaves the lease to run out: nobody knows what was done elsewhere.
-    if (isFinal(answer)) await held.record(JSON.parse(recorded(answer, options)), { failed: answer.status >= 400 });
-  }, times);
-  return answer ?? replay(earlier!, options);
+  let answer: Outgoing;
+  try {
+    answer = await handling.answer(transaction.conn, {
+      repeats: () => transaction.retryable, explain: (error) => transaction.explain(error),
+    });
+  } catch (error) {
+    throw transaction.retryable ? new Again(error) : error;
+  }
+  if (!isFinal(answer)) return answer;
+  checkSendable(answer);
+  const response = recorded(answer, options.headers);
+  const record = request ? request.record(response, answer.status >= 400, options.ttl) : RELEASE;
+  try {
+    await transaction.commit(answer.thrown ? UNDO + record : record);
+  } catch (error: any) {
+    if (sqlstate(error) === 'ID009') throw new TooLarge(error);
+    // The handler has caught an error of the database, which took its effects back. A refusal may be recorded all the same.
+    if (sqlstate(error) !== '25P02' || answer.thrown || answer.status < 400) throw error;
+    await transaction.commit(UNDO + record);
+  }
+  return answer;
 }
 
-/** Tells the answer of a request that is named by its key, and never executes it. */
-export async function tell(database: Database, session: string, incoming: Incoming, options: HttpOptions): Promise<Outgoing> {
-  const name = named(incoming, options) ?? problem('key-missing', options);
+async function leased(route: Route, request: Request, times: Times, handling: Handling): Promise<Outgoing> {
+  let answer: Outgoing | undefined;
+  const earlier = await hold(route.database, request, times, async (held) => {
+    // Whoever took the request over is at work on it now: the handler is not waited for any longer.
+    const lost = new Promise<never>((_, reject) => held.signal.addEventListener('abort', () => {
+      handling.abandon?.();
+      reject(held.signal.reason);
+    }));
+    lost.catch(() => {});
+    answer = await Promise.race([lost, handling.answer(held, { ...ONCE, repeats: () => held.signal.aborted })]);
+    // An answer that is not final leaves the lease to expire: nobody knows what was done elsewhere.
+    if (!isFinal(answer)) return false;
+    checkSendable(answer);
+    try {
+      await held.record(JSON.parse(recorded(answer, route.options.headers)), { failed: answer.status >= 400 });
+    } catch (error) {
+      throw sqlstate(error) === 'ID009' ? new TooLarge(error) : error;
+    }
+    return true;
+  });
+  return answer ?? replay(earlier!, route.options);
+}
+
+/** The answer of a request that is named by its key. It is never executed, and never cached. */
+export async function tell(route: Route, incoming: Incoming): Promise<Outgoing> {
+  const answer = await told(route, incoming);
+  return { ...answer, headers: [...answer.headers, ['cache-control', 'no-store'], ['vary', 'Idempotency-Key']] };
+}
+
+async function told({ database, session, options }: Route, incoming: Incoming): Promise<Outgoing> {
+  const { docs, deadline = 5, wait = 0 } = options;
+  const name = (await named(incoming, options)) ?? problem('key-missing', docs);
   if (typeof name !== 'string') return name;
   try {
-    return await retry(options.deadline ?? 5, async () => {
-      const ticket = await lookup(database, session, name, { deadline: 0 });
+    return await retry(deadline, async () => {
+      const ticket = await lookUp(database, session, name, 0).catch((error) => {
+        throw isRetryable(error) ? new Again(error) : error;
+      });
       if (ticket.status === 'in_progress') throw new InProgress(name, ticket.expiresAt);
       if (ticket.status === 'suspended') throw new Interrupted(name, ticket.point, ticket.state);
-      if (ticket.status === 'not_here') return problem('unavailable', options);
-      if (!/^(succeeded|failed|cancelled)$/.test(ticket.status)) return problem('unknown', options);
+      if (ticket.status === 'not_here') return problem('unavailable', docs);
+      if (!/^(succeeded|failed|cancelled)$/.test(ticket.status)) return problem('unknown', docs);
       return replay({ ...ticket, failed: ticket.status === 'failed' } as Answer, options);
-    }, options.wait ?? 0);
+    }, wait);
   } catch (error) {
     return explained(error, options);
   }

@@ -1,6 +1,8 @@
-export { check } from './check.js';
+export { check, type Problems } from './check.js';
 export { Client, type ClientOptions } from './client.js';
+export { complete, type CompleteOptions } from './complete.js';
 export type { Connection, Database } from './database.js';
-export { Final, InProgress, Interrupted, isRetryable } from './errors.js';
-export { lease, Lease, type LeaseOptions } from './lease.js';
-export { lookup, once, run, type Answer, type Key, type Options, type RunOptions, type Ticket } from './run.js';
+export { Final, InProgress, Interrupted, isRetryable, Unrecorded } from './errors.js';
+export { lease, type Lease, type LeaseOptions } from './lease.js';
+export type { Answer, Key, Options, Ticket } from './request.js';
+export { lookup, once, run, type RunOptions } from './run.js';

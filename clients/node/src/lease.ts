@@ -1,53 +1,61 @@
-// A request whose effect is elsewhere: the claim is committed before the work, for the length of a lease.
+// A request whose effect is outside of the database: the claim is committed before the work, for the length of a lease.
 
 import { ask, type Database } from './database.js';
-import { sqlstate } from './errors.js';
-import { answerOf, answered, json, Request, retry, text, type Answer, type Key, type Options, type Ticket } from './run.js';
+import { Again, InProgress, isRetryable, sqlstate, Unrecorded } from './errors.js';
+import { checkDatabase, checkFunction, checkOptions } from './options.js';
+import {
+  answerOf, asking, json, Request, retry, text, unwrapped, type Answer, type Key, type Options, type Ticket,
+} from './request.js';
 
 export interface LeaseOptions extends Options {
-  /** Seconds that the claim lasts unless it is extended, which is done in the background: 30. */
+  /** How many seconds the claim lasts. A heartbeat extends it until the work has ended. Default: 30. */
   lease?: number;
 }
 
-/** How long, in seconds, a lease is, to try again in, and to wait for somebody else. */
+/** In seconds: the length of a lease, for how long to try again, and for how long to wait for another holder. */
 export interface Times {
   length: number;
   deadline: number;
   patience: number;
 }
 
-/** What the holder of a lease works with. */
+/** What the work of a lease is given. It exists only while the claim does: after the work has ended, every call is refused. */
 export class Lease {
+  readonly key: string;
   readonly token: number;
   readonly attempt: number;
-  /** Whether somebody stopped in the middle: look first what has happened. */
+  /** Whether an earlier holder stopped in the middle: check first what has happened. */
   readonly takenOver: boolean;
   /** The last checkpoint. */
   readonly point: string | null;
   readonly state: any;
-  /** Aborted with ID005 as its reason when the request is somebody else's. */
+  /** Aborted, with ID005 as the reason, when another process has taken the request over. */
   readonly signal: AbortSignal;
   /** What was recorded. */
   answer: Answer | undefined;
   readonly #lost = new AbortController();
   #timer: NodeJS.Timeout | undefined;
-  // Once the request is done, its token holds it no more.
+  // After the record or release the token holds the request no more.
   #done = false;
+  #released = false;
+  #over = false;
+  readonly #calls = new Set<Promise<void>>();
 
   constructor(private readonly database: Database, private readonly request: Request, ticket: Ticket, private readonly times: Times) {
+    this.key = request.key;
     this.token = ticket.token!;
     this.attempt = ticket.attempt!;
     this.takenOver = ticket.status === 'taken_over';
     this.point = ticket.point;
     this.state = ticket.state;
     this.signal = this.#lost.signal;
-    this.#beat();
+    this.#heartbeat();
   }
 
-  #beat() {
+  #heartbeat() {
     this.#timer = setTimeout(() => {
-      // An error of another kind may be gone at the next beat.
-      this.extend().catch(() => {}).finally(() => this.#done || this.signal.aborted || this.#beat());
+      // An error of another kind may be gone at the next heartbeat.
+      this.#extend().catch(() => {}).finally(() => this.#done || this.#over || this.signal.aborted || this.#heartbeat());
     }, (this.times.length * 1000) / 3).unref();
   }
 
@@ -55,15 +63,24 @@ export class Lease {
     const { session, key } = this.request;
     const sent = () => ask(conn ?? this.database, `SELECT ${call}`, [session, key, String(this.token), ...values]);
     try {
-      await (conn ? sent() : retry(this.times.deadline, sent));
+      await (conn ? sent() : asking(this.times.deadline, sent));
     } catch (error) {
       if (sqlstate(error) === 'ID005' && !this.#done) this.#lost.abort(error);
       throw error;
     }
   }
 
+  /** A call of the work, for which the end of the work waits. */
+  #called(call: () => Promise<void>): Promise<void> {
+    if (this.#over) return Promise.reject(new Error('the lease has ended with the work that held it'));
+    const made = call();
+    this.#calls.add(made);
+    made.then(() => this.#calls.delete(made), () => this.#calls.delete(made));
+    return made;
+  }
+
   async #complete(call: string, values: unknown[], conn?: unknown) {
-    // A beat may arrive after it, and must not take it for a loss.
+    // A heartbeat that arrives after the end must not be taken for the loss of the lease.
     this.#done = true;
     try {
       await this.#call(call, values, conn);
@@ -74,58 +91,93 @@ export class Lease {
     }
   }
 
-  /** Lets the claim last for its length from now on. */
-  extend(): Promise<void> {
+  #extend(): Promise<void> {
     return this.#call('idem_extend($1::text, $2::text, $3::text::bigint, $4::text::interval)', [text(this.times.length)]);
+  }
+
+  /** Extends the claim to its full length from now. The heartbeat does so, too. */
+  extend(): Promise<void> {
+    return this.#called(() => this.#extend());
   }
 
   /** Saves how far the work has got. */
   checkpoint(point: string, state?: unknown): Promise<void> {
     const call = 'idem_checkpoint($1::text, $2::text, $4::text, $5::text::jsonb, token => $3::text::bigint)';
-    return this.#call(call, [point, json(state)]);
+    return this.#called(() => this.#call(call, [point, json(state)]));
   }
 
-  /** Records the outcome; given the connection of a transaction of yours, in that. */
-  async record(response?: unknown, { failed = false, conn }: { failed?: boolean; conn?: unknown } = {}): Promise<void> {
+  /** Records the outcome; with `conn`, the connection of a transaction of yours, in that transaction. */
+  record(response?: unknown, { failed = false, conn }: { failed?: boolean; conn?: unknown } = {}): Promise<void> {
     const recorded = json(response);
     const call = 'idem_record($1::text, $2::text, $4::text::jsonb, failed => $5::text::boolean, token => $3::text::bigint)';
-    await this.#complete(call, [recorded, text(failed)], conn);
-    this.answer ??= answerOf(failed ? 'failed' : 'succeeded', recorded && JSON.parse(recorded), false);
+    return this.#called(async () => {
+      await this.#complete(call, [recorded, text(failed)], conn);
+      this.answer ??= answerOf(failed ? 'failed' : 'succeeded', recorded && JSON.parse(recorded), false);
+    });
   }
 
-  /** Gives the request up. Only for what has had no effect: the next begin is not told to look. */
+  /** Gives the request up. Only for work that had no effect: the next holder is not told to check. */
   release(): Promise<void> {
-    return this.#complete('idem_release($1::text, $2::text, token => $3::text::bigint)', []);
+    return this.#called(async () => {
+      await this.#complete('idem_release($1::text, $2::text, token => $3::text::bigint)', []);
+      this.#released = true;
+    });
   }
 
-  stop() {
-    this.#done = true;
+  /** Ends the lease with the work: the calls that nobody waited for are finished, and the heartbeat stops. */
+  async end(): Promise<void> {
+    await Promise.allSettled(this.#calls);
+    this.#over = true;
     clearTimeout(this.#timer);
   }
+
+  /** Whether the request was recorded or released. */
+  get completed(): boolean {
+    return this.answer !== undefined || this.#released;
+  }
 }
 
-/** Begins a request with a lease, and calls `work(lease)`, which records what it has done. Without a record, after an error
- *  too, the lease is left to run out: whoever begins then is told to look. */
-export function lease(
+/** Begins a request with a lease, and calls `work(lease)`, which records or releases it. If the work throws, the lease expires:
+ *  the next begin takes over, and is told to check. */
+export async function lease(
   database: Database, session: string, key: Key, payload: unknown, work: (lease: Lease) => unknown, options: LeaseOptions = {},
 ): Promise<Answer | undefined> {
+  checkDatabase(database, session);
+  checkFunction('the work', work);
+  checkOptions(options, ['deadline', 'wait', 'lease']);
   const { deadline = 30, wait = 0.2, lease: length = 30 } = options;
-  return hold(database, new Request(session, key, payload, wait), work, { length, deadline, patience: deadline });
+  const request = new Request(session, key, payload, wait);
+  return unwrapped(hold(database, request, { length, deadline, patience: deadline }, async (held) => {
+    await work(held);
+    return true;
+  }));
 }
 
-export async function hold(database: Database, request: Request, work: (lease: Lease) => unknown, times: Times) {
-  const conn = { query: (sql: string, values: unknown[]) => ask(database, sql, values) };
-  const ticket = await retry(times.deadline, () => request.begin(conn, times.length), times.patience);
-  if (ticket.token === null) return answered(request, ticket);
+/** `work` returns whether it has to have recorded or released. */
+export async function hold(
+  database: Database, request: Request, times: Times, work: (lease: Lease) => Promise<boolean>,
+): Promise<Answer | undefined> {
+  const ticket = await retry(times.deadline, () => beginLease(database, request, times.length), times.patience);
+  if (ticket.token === null) return request.answered(ticket);
   const held = new Lease(database, request, ticket, times);
+  let complete = true;
   try {
-    await work(held);
+    complete = await work(held);
   } catch (error) {
     held.signal.throwIfAborted();
     throw error;
   } finally {
-    held.stop();
+    await held.end();
   }
   if (!held.answer) held.signal.throwIfAborted();
+  if (complete && !held.completed) throw new Unrecorded(request.key);
   return held.answer;
+}
+
+async function beginLease(database: Database, request: Request, length: number): Promise<Ticket> {
+  try {
+    return await request.beginLeased(database, length);
+  } catch (error) {
+    throw isRetryable(error) && !(error instanceof InProgress) ? new Again(error) : error;
+  }
 }

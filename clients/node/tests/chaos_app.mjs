@@ -1,5 +1,5 @@
-// The application that clients/chaos kills: chaos_app.mjs FRAMEWORK DRIVER URI PORT [unprotected]. Unprotected, it is what
-// bench/clients compares with.
+// The application that clients/chaos kills: chaos_app.mjs FRAMEWORK DRIVER URI PORT [unprotected]. FRAMEWORK is fastify, express (the
+// handler returns its answer) or express-res (it writes it to res). Unprotected, it is what bench/clients compares with.
 
 import express from 'express';
 import fastify from 'fastify';
@@ -45,8 +45,11 @@ if (framework === 'fastify') {
     ? async (request, response) => {
       response.status(201).json(await inTransaction((conn) => insert(conn, request.body.key)));
     }
-    : forExpress.idempotent(pool, 'chaos', async (request, response, conn) => {
-      response.status(201).json(await insert(conn, request.body.key));
-    }));
+    : framework === 'express-res'
+      ? forExpress.idempotent(pool, 'chaos', async (request, response, conn) => {
+        response.status(201).json(await insert(conn, request.body.key));
+      })
+      : forExpress.idempotency(pool, 'chaos')(async (request, conn) =>
+        ({ status: 201, body: await insert(conn, request.body.key) })));
   app.listen(Number(port), '127.0.0.1');
 }

@@ -62,6 +62,15 @@ export const drivers = {
 /** postgres.js waits without end where a connection was cut. */
 export const end = (pool) => pool.end(typeof pool === 'function' ? { timeout: 1 } : undefined);
 
+/** Waits until every connection of a pool of pg is back. A replay is answered before its transaction has ended. */
+export async function idle(pool) {
+  for (let n = 0; pool.idleCount < pool.totalCount && n < 200; n++) await sleep(10);
+  assert.equal(pool.idleCount, pool.totalCount, 'idle connections');
+  for (const { client } of pool._idle) {
+    assert.equal(client.listenerCount('error'), 1, 'listeners');
+  }
+}
+
 /** Runs a statement on what a driver lends, and gives its rows. */
 export async function ask(conn, text, values = []) {
   if (typeof conn === 'function') return conn.unsafe(text, values);
@@ -207,6 +216,22 @@ export class Work {
   async terminate(_, conn) {
     const [{ pid }] = await ask(conn, 'SELECT pg_backend_pid() AS pid');
     await this.stage.terminate(pid);
+  }
+
+  async caught({ caught }, conn) {
+    await assert.rejects(Promise.resolve(ask(conn, caught)));
+  }
+
+  /** An error of another connection, with the same driver. */
+  async foreign({ foreign }, conn) {
+    const open = drivers[typeof conn === 'function' ? 'postgres' : 'pg'];
+    const other = open(foreign === 'unreachable' ? { host: '127.0.0.1', port: 1 } : {});
+    try {
+      await ask(other, foreign === 'unreachable' ? 'SELECT 1' : `DO $$ BEGIN RAISE SQLSTATE '${foreign}'; END $$`);
+    } finally {
+      await end(other);
+    }
+    assert.fail('the other connection raised no error');
   }
 
   raise({ raise }) {

@@ -1,22 +1,29 @@
 #!/usr/bin/env bash
-# run.sh PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, what it catches,
-# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, the vectors with the oldest node too, and
-# chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in the
-# extension's place. What npm installs stands in the lock file, and goes below target/. A line for each test; fails if one does.
+# run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, the
+# behavior in applications, the round trips, the programs of README.md, and the chaos. --vectors: only the two files of vectors,
+# with pg and Express. IDEM_LONG=1: each framework with each driver, the vectors with the oldest node too, 200 kills of
+# completers, and chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in
+# place of the extension. Prints a line for each test, and fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
 . "$here/../../../scripts/common.sh"
 # shellcheck source=scripts/server.sh
 . "$root/scripts/server.sh"
-pg_config=${1:?usage: run.sh PG_CONFIG}
+only_vectors=
+if [ "${1:-}" = --vectors ]; then
+    only_vectors=1
+    export IDEM_ONE=1
+    shift
+fi
+pg_config=${1:?usage: run.sh [--vectors] PG_CONFIG}
 trap server_remove EXIT
 
 # shellcheck source=clients/node/tests/built.sh
 . "$here/built.sh"
 
 status=0
-if quietly npx tsc && quietly npx tsc -p tests; then echo 'ok types'; else
+if quietly npx tsc && { [ -n "$only_vectors" ] || quietly npx tsc -p tests; }; then echo 'ok types'; else
     echo 'not ok types'
     status=1
 fi
@@ -26,8 +33,10 @@ settings=("shared_preload_libraries = 'idempotence'")
 server_start "$pg_config" 'fsync = off' 'max_connections = 200' "${settings[@]}"
 "$server_bin/createdb" chaos
 files=(tests/*.test.mjs)
-if [ -n "${IDEM_MANAGED:-}" ]; then
+if [ -n "$only_vectors${IDEM_MANAGED:-}" ]; then
     files=(tests/{http,vectors}.test.mjs)
+fi
+if [ -n "${IDEM_MANAGED:-}" ]; then
     "$server_bin/psql" -Xqc 'CREATE ROLE installer LOGIN'
     for database in postgres chaos; do
         "$server_bin/psql" -Xq -c "GRANT CREATE ON DATABASE $database TO installer" \
@@ -37,7 +46,7 @@ if [ -n "${IDEM_MANAGED:-}" ]; then
 else
     "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
 fi
-# tests NODE FILE...: one file after the other, for a case ends what is idle. One line for each test, without the summary.
+# tests NODE FILE...: one file after the other, as some cases terminate every idle connection. Prints one line for each test.
 tests() {
     local failed=0
     timeout 900 "$1" --test --test-concurrency=1 --test-reporter=tap "${@:2}" >tap || failed=1
@@ -47,6 +56,7 @@ tests() {
     grep -A 20 '^ *not ok' tap || echo "not ok tests with $1"
 }
 tests node "${files[@]}"
+[ -z "$only_vectors" ] || exit $status
 # The oldest node that package.json names.
 if [ -n "${IDEM_LONG:-}" ]; then
     oldest=$(sed -nE 's/.*"node": ">=([0-9]+)".*/\1/p' package.json)
@@ -54,7 +64,7 @@ if [ -n "${IDEM_LONG:-}" ]; then
     tests "../node$oldest/node_modules/.bin/node" tests/{http,vectors}.test.mjs
 fi
 
-# typed: what README.md says. It takes packages from the registry, as its reader does.
+# The programs of README.md, with packages from the registry, as its reader installs them.
 [ -n "${IDEM_MANAGED:-}" ] || node tests/typed.mjs . || status=1
 
 python=$("$root/scripts/venv.sh")
@@ -65,7 +75,7 @@ chaos() {
         -- node "$PWD/tests/chaos_app.mjs" "${@:3}" '{uri}' '{port}' | sed "s/ chaos:/ chaos $3 $4:/"
 }
 if [ -n "${IDEM_LONG:-}" ]; then
-    for framework in express fastify; do
+    for framework in express express-res fastify; do
         for driver in pg postgres; do
             chaos 5000 500 "$framework" "$driver" || status=1
         done

@@ -1,10 +1,10 @@
-// Types what README.md says, from nothing: typed.mjs FOLDER, with PGHOST and the like of a superuser. The package is packed as
-// it is published, and installed in a new folder; its programs are asked, killed in the middle, and asked again.
+// Runs the programs of README.md as its reader does: typed.mjs FOLDER, with PGHOST and the like of a superuser. The package is
+// installed from a checkout that was never built, in a new folder; its programs are sent requests, and killed in the middle.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -37,7 +37,9 @@ const balances = async () => (await superuser('shop', 'SELECT balance::int FROM 
 
 async function freshDatabase() {
   await superuser('postgres', 'DROP DATABASE IF EXISTS shop WITH (FORCE)', 'DROP ROLE IF EXISTS app', 'CREATE DATABASE shop');
-  await superuser('shop', blocks('', 'sql')[0]);
+  const [createdb, , ...lines] = blocks('Installation', 'sh')[1].trim().split('\n');
+  assert.equal(createdb, 'createdb shop');
+  await superuser('shop', lines.slice(0, -1).join('\n'));
 }
 
 async function freePort() {
@@ -72,7 +74,7 @@ async function served(folder, at, use) {
 }
 
 async function curl(at, key = 'order-1') {
-  const command = blocks('Idempotency-Key in five minutes: Express', 'sh')[2];
+  const command = blocks('Express', 'sh')[2];
   const bash = spawn('bash', ['-c', command.replace('localhost:8000', `localhost:${at}`).replace('order-1', key)], { stdio: ['ignore', 'pipe', 'ignore'] });
   let said = '';
   for await (const chunk of bash.stdout) said += chunk;
@@ -81,19 +83,22 @@ async function curl(at, key = 'order-1') {
 
 const status = (said) => said.split(' ')[1];
 
-/** Four lines, two curls, a kill. */
+/** Executes an installation of README.md, with the checkout where it is expected. */
+function install(folder, command) {
+  execFileSync('bash', ['-c', `${command} --prefer-offline --no-audit --no-fund --loglevel=error`], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] });
+}
+
+/** Four lines, two requests, a kill. */
 async function played(framework, sentence) {
   const began = performance.now();
-  const title = `Idempotency-Key in five minutes: ${framework}`;
   const folder = path.join(work, framework);
   await freshDatabase();
   mkdirSync(folder);
   writeFileSync(path.join(folder, 'package.json'), '{}');
-  const [install] = blocks(title, 'sh')[0].split('\n');
-  const flags = '--prefer-offline --no-audit --no-fund --loglevel=error';
-  execFileSync('bash', ['-c', `${install.replace(' idempotence ', ` ${packed} `)} ${flags}`], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] });
+  install(folder, blocks('Installation', 'sh')[0].trim());
+  install(folder, blocks(framework, 'sh')[0].split('\n')[0]);
   const at = await freePort();
-  const source = blocks(title, 'js')[0].replace('8000', String(at));
+  const source = blocks(framework, 'js')[0].replace('8000', String(at));
   const program = path.join(folder, 'shop.mjs');
   writeFileSync(program, source);
 
@@ -103,8 +108,9 @@ async function played(framework, sentence) {
   assert.equal(first.split('\r\n\r\n')[1], second.split('\r\n\r\n')[1]);
   assert.deepEqual(await balances(), [70, 30]);
 
-  assert.ok(source.includes(sentence));
-  writeFileSync(program, source.replace(sentence, `await new Promise((wake) => setTimeout(wake, 60000));\n  ${sentence}`));
+  const place = source.lastIndexOf(sentence);
+  assert.ok(place > 0);
+  writeFileSync(program, `${source.slice(0, place)}await new Promise((wake) => setTimeout(wake, 60000));\n  ${source.slice(place)}`);
   await served(folder, at, async () => {
     void curl(at, 'order-2');
     const sleeping = "SELECT count(*)::int FROM pg_stat_activity WHERE usename = 'app' AND state = 'idle in transaction'";
@@ -125,7 +131,7 @@ async function played(framework, sentence) {
   assert.deepEqual(await balances(), [40, 60]);
   const lines = source.match(/\/\/ \d$/gm).length;
   assert.ok(lines <= 4);
-  console.log(`ok ${framework}: ${lines} lines, two curls, a kill, one payment each: ${((performance.now() - began) / 1000).toFixed(0)} s`);
+  console.log(`ok ${framework}: ${lines} lines, two requests, a kill, one payment each: ${((performance.now() - began) / 1000).toFixed(0)} s`);
 }
 
 /** The pieces that are no whole programs, with what they take for granted. */
@@ -138,9 +144,10 @@ async function pieces() {
     const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
     pool.on('error', console.error);
     const [payload, order, messages, conn] = [{ amount: 30 }, {}, [{ id: 'a' }, { id: 'a' }], pool];
+    const app = { post() {}, use() {} };
     const processor = { charge: async () => ({ id: 'ch_1' }) };`;
-  const piece = (title, key, more) => {
-    writeFileSync(path.join(folder, 'piece.mjs'), `${blocks(title, 'js')[0]}\n${around}\nconst key = '${key}';\n${more}\nawait pool.end();`
+  const piece = (title, key, more, before = '') => {
+    writeFileSync(path.join(folder, 'piece.mjs'), `${blocks(title, 'js')[0]}\n${around}\nconst key = '${key}';${before}\n${more}\nawait pool.end();`
       .replace(/^(import .*)$([^]*?)(\nimport pg[^]*?const key = .*$)/m, '$1$3$2'));
     return execFileSync(process.execPath, ['piece.mjs'], { cwd: folder, env: { ...process.env, DATABASE_URL: shop }, encoding: 'utf8' });
   };
@@ -148,19 +155,49 @@ async function pieces() {
   assert.equal(piece('Without a framework', 'k', told), '{ moved: 30 } false false\n');
   assert.equal(piece('Without a framework', 'k', told), '{ moved: 30 } true false\n');
   assert.deepEqual(await balances(), [70, 0]);
-  piece('An effect elsewhere', 'l', '');
+  piece('Effects outside of the database', 'l', '');
   assert.deepEqual(await superuser('shop', "SELECT status, response FROM idem_lookup('payments', 'l')"), [['succeeded', { charge: 'ch_1' }]]);
-  assert.equal(piece('Numbered requests', 'm', 'console.log(fresh); await client.close();'), "[ 'a' ]\n");
+  assert.equal(piece('Inboxes', 'm', 'console.log(fresh); await client.close();'), "[ 'a' ]\n");
   assert.deepEqual(await superuser('shop', 'SELECT message FROM delivery'), [['hello']]);
+  writeFileSync(path.join(folder, 'alone.mjs'), blocks('Tests of a handler', 'js')[0]);
+  execFileSync(process.execPath, ['alone.mjs'], { cwd: folder });
+  piece('Handlers that write', 'o', '');
+  const abandoned = "SELECT idem_begin('payments', 'abandoned', lease => '10 ms')"; // completed after the grace of 5 seconds
+  await superuser('shop', abandoned);
+  const done = "SELECT status, response FROM idem_lookup('payments', 'abandoned')";
+  const completer = piece('Abandoned requests', 'p', '', `setTimeout(() => process.kill(process.pid, 'SIGTERM'), 9000);`);
+  assert.equal(completer, '');
+  assert.deepEqual(await superuser('shop', done), [['succeeded', { charge: 'ch_1' }]]);
   console.log('ok without a framework');
 }
 
-const from = process.argv[2];
-const packed = path.join(work, execFileSync('npm', ['pack', '--silent', '--pack-destination', work], { cwd: from, encoding: 'utf8' }).trim());
+/** The migration, in a database of its own. */
+async function migration() {
+  await superuser('postgres', 'DROP DATABASE IF EXISTS shop WITH (FORCE)', 'DROP ROLE IF EXISTS app', 'CREATE DATABASE shop', 'CREATE ROLE app LOGIN');
+  const folder = path.join(work, 'migration');
+  mkdirSync(path.join(folder, 'migrations'), { recursive: true });
+  writeFileSync(path.join(folder, 'package.json'), '{}');
+  install(folder, 'npm install node-pg-migrate pg');
+  writeFileSync(path.join(folder, 'migrations', '1_idempotence.mjs'), blocks('Migrations', 'js')[0]);
+  const migrate = (direction) => execFileSync('npx', ['node-pg-migrate', direction], {
+    cwd: folder, env: { ...process.env, DATABASE_URL: shop.replace('user=app', `user=${user}`) }, stdio: ['ignore', 'ignore', 'inherit'],
+  });
+  const sessions = () => superuser('shop', 'SELECT session, owner::text FROM idempotence.sessions');
+  migrate('up');
+  assert.deepEqual(await sessions(), [['payments', 'app']]);
+  migrate('down');
+  assert.deepEqual(await sessions(), []);
+  console.log('ok migration');
+}
+
+const checkout = path.join(work, 'idempotence', 'clients', 'node');
+cpSync(path.resolve(process.argv[2]), checkout, { recursive: true, filter: (file) => !/\/(node_modules|dist)$/.test(file) });
+assert.ok(!existsSync(path.join(checkout, 'dist')));
 try {
-  await played('Express', 'res.status(201)');
-  await played('Fastify', 'return reply.code(201)');
+  await played('Express', 'return { status: 201');
+  await played('Fastify', 'reply.code(201)');
   await pieces();
+  await migration();
 } finally {
   await superuser('postgres', 'DROP DATABASE IF EXISTS shop WITH (FORCE)', 'DROP ROLE IF EXISTS app');
   rmSync(work, { recursive: true });

@@ -1,10 +1,10 @@
-// Compiled and never run: what the types let pass, and what they do not.
+// Compiled and never run: what the types accept, and what they refuse.
 
 import express, { type Request, type Response } from 'express';
 import fastify, { type FastifyReply, type FastifyRequest } from 'fastify';
 import pg from 'pg';
 import postgres from 'postgres';
-import { check, Client, Final, lease, lookup, once, run, type Answer } from 'idempotence';
+import { check, Client, complete, Final, lease, lookup, once, run, type Answer } from 'idempotence';
 import * as forExpress from 'idempotence/express';
 import * as forFastify from 'idempotence/fastify';
 
@@ -44,11 +44,24 @@ const app = express();
 app.post('/', express.json(), forExpress.idempotent(pool, 'payments', async (req: Request, res: Response, conn) => {
   await conn.query('SELECT 1');
   res.json(req.body);
-}, { identity: (req) => req.ip }));
+}, { identity: (req) => String(req.ip) }));
 app.post('/', forExpress.idempotent(pool, 'payments', async (_req, res, held) => {
   await held.checkpoint('half');
   res.end();
 }, { lease: 30 }));
+// @ts-expect-error there is no such option
+app.post('/', forExpress.idempotent(pool, 'payments', (_req, res) => res.end(), { requried: true }));
+const idempotent = forExpress.idempotency(pool, 'payments', { identity: async (req: Request) => String(req.ip) });
+app.post('/', idempotent(async (req, conn) => {
+  const { rows }: pg.QueryResult = await conn.query('SELECT 1');
+  return { status: 201, headers: { Location: '/1', Link: ['<a>', '<b>'] }, body: { rows, url: req.url } };
+}));
+app.post('/', idempotent(async (_req, held) => {
+  await held.checkpoint('half');
+  return { status: 204 };
+}, { lease: 30 }));
+// @ts-expect-error a handler returns its answer
+app.post('/', idempotent(async () => 'done'));
 app.get('/', forExpress.answer(pool, 'payments', { wait: 2 }));
 
 const server = fastify();
@@ -57,3 +70,9 @@ server.post('/', forFastify.idempotent(sql, 'payments', async (request: FastifyR
   return reply.code(201).send(request.body);
 }));
 server.get('/', forFastify.answer(sql, 'payments'));
+
+const stop = new AbortController();
+await complete(pool, 'payments', async (held) => {
+  await held.checkpoint('half', held.state);
+  return { done: held.key };
+}, { concurrency: 2, maxAttempts: 5, signal: stop.signal });
