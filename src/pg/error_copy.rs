@@ -3,11 +3,24 @@
 //! PostgreSQL's `CopyErrorData()` copies more texts than `FreeErrorData()` frees: the names of the file and the function,
 //! the domain and the message id. In a context that lives as long as the backend, these would pile up with each error.
 //!
-//! `wrapped.rs` has pgrx and `attempt.rs` use these functions in place of PostgreSQL's.
+//! `wrapped.rs` has pgrx and `taken.rs` use these functions in place of PostgreSQL's.
 
+use super::attempt::attempt;
 use super::memory::{ROOM_BYTES, has_room};
 use pgrx::pg_sys;
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
+
+// SAFETY: declared as PostgreSQL declares them. They have no guard, see `attempt.rs`.
+unsafe extern "C-unwind" {
+    fn AllocSetContextCreateInternal(
+        parent: pg_sys::MemoryContext,
+        name: *const c_char,
+        minimum: usize,
+        initial: usize,
+        maximum: usize,
+    ) -> pg_sys::MemoryContext;
+    fn FlushErrorState();
+}
 
 /// The error that is returned in place of a copy for which there is no memory. It is read only, so it can be returned any
 /// number of times.
@@ -28,27 +41,43 @@ fn is_spare(error: *const pg_sys::ErrorData) -> bool {
     std::ptr::eq(error, &raw const SPARE.0)
 }
 
-/// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error.
+/// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error: whoever
+/// copies an error could not handle another one.
 ///
 /// # Safety
-/// PostgreSQL is handling an error, and the current memory context is valid.
+/// PostgreSQL is handling an error, and the caller flushes it next. The current memory context is valid. `copy_here` has no
+/// frame that owns something that needs a destructor.
 #[cfg_attr(test, allow(dead_code, reason = "the linker redirects calls to it only in the library, see build.rs"))]
 pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) -> *mut pg_sys::ErrorData {
     let (minimum, initial, maximum) =
         (0, pg_sys::ALLOCSET_SMALL_INITSIZE as usize, pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize);
+    let spare = (&raw const SPARE.0).cast_mut();
     // SAFETY: as the caller warrants. The texts of the error are in ErrorContext, so the copy takes no more memory than that
-    // context has, apart from rounding. A child of TopMemoryContext stays valid whatever PostgreSQL cleans up meanwhile.
+    // context has, apart from rounding. A child of TopMemoryContext stays valid whatever PostgreSQL cleans up meanwhile. The
+    // closure owns nothing.
     unsafe {
         let texts = pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true);
         if !has_room(2 * texts + ROOM_BYTES) {
-            return (&raw const SPARE.0).cast_mut();
+            return spare;
         }
-        let name = c"idempotence error".as_ptr();
-        let own = pg_sys::AllocSetContextCreateInternal(pg_sys::TopMemoryContext, name, minimum, initial, maximum);
-        let callers = pg_sys::MemoryContextSwitchTo(own);
-        let copy = copy_here();
-        pg_sys::MemoryContextSwitchTo(callers);
-        copy
+        let callers = pg_sys::CurrentMemoryContext;
+        let (mut own, mut copy) = (std::ptr::null_mut(), spare);
+        let is_copied = attempt(|| {
+            let name = c"idempotence error".as_ptr();
+            own = AllocSetContextCreateInternal(pg_sys::TopMemoryContext, name, minimum, initial, maximum);
+            pg_sys::CurrentMemoryContext = own;
+            copy = copy_here();
+        });
+        pg_sys::CurrentMemoryContext = callers;
+        if is_copied {
+            return copy;
+        }
+        // Another process has taken the memory that was there a moment ago.
+        FlushErrorState();
+        if !own.is_null() {
+            pg_sys::MemoryContextDelete(own);
+        }
+        spare
     }
 }
 

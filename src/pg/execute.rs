@@ -4,11 +4,12 @@
 //! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are closures for
 //! [`in_rust`].
 
-use super::attempt::{attempt, in_rust, in_subtransaction};
+use super::attempt::{attempt, in_rust};
 use super::entry::{Arguments, returned};
 use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
+use super::taken::in_subtransaction;
 use super::values::{Composite, CompositeRow};
 use crate::error::{Error, or_raise};
 use pgrx::pg_sys;

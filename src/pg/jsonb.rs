@@ -1,7 +1,7 @@
 //! `jsonb` values: they are passed on unread, measured, digested, and made from an error.
 
-use super::attempt::TakenError;
 use super::raw;
+use super::taken::TakenError;
 use super::values::of_datum;
 use crate::domain::fingerprint::Hasher;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};

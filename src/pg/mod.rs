@@ -25,6 +25,7 @@ mod server;
 mod shared;
 mod standbys;
 mod statement;
+mod taken;
 mod transaction;
 mod trusted;
 mod values;

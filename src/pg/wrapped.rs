@@ -11,10 +11,10 @@ unsafe extern "C-unwind" {
     fn __real_errstart(level: c_int, domain: *const c_char) -> bool;
 }
 
-/// Copies the error that was just caught. It must raise no error, since pgrx could not handle one here.
+/// Copies the error that was just caught. It raises no error, since pgrx could not handle one here.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
-    // SAFETY: called as PostgreSQL's own function is.
+    // SAFETY: called as PostgreSQL's own function is. Whoever calls it flushes the error afterwards.
     unsafe { error_copy::copied(|| __real_CopyErrorData()) }
 }
 
