@@ -296,7 +296,7 @@ on_server() {
     suite "$name server log" count_checks check_server_log "$logs/$name-server.log"
     # The edition for managed services, with the extension beside it for the way up. The clients use it on the newest server.
     if [[ -z $quick && ( $version == 15 || ${IDEM_LONG:-} ) ]]; then
-        suite "$name managed" count_checks timeout 600 tests/managed/run.sh "$pg_config"
+        suite "$name managed" count_checks timeout 900 tests/managed/run.sh "$pg_config"
     fi
 }
 
