@@ -149,7 +149,7 @@ on_server() {
     server_log_suite "$name"
     # The edition for managed services, on servers of its own. The clients use it on the newest version.
     if [[ $version == 15 || ${IDEM_LONG:-} ]]; then
-        suite "$name managed" count_checks timeout 600 tests/managed/run.sh "$pg_config"
+        suite "$name managed" count_checks timeout 900 tests/managed/run.sh "$pg_config"
     fi
 }
 

@@ -932,6 +932,10 @@ BEGIN
   SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
   -- The role that has begun the request is named in the open row.
   IF token IS NULL AND o.class IN ('o', 'k') AND (o.recorded_by = who OR idempotence._may(who, s, false)) THEN
+    -- A begin refuses while there is a lease, so a lease that is in force now was granted since: see _verify_claim.
+    IF p.leased_until > at THEN
+      PERFORM idempotence._refuse('lost claim', named);
+    END IF;
     RETURN;
   ELSIF NOT (idempotence._may(who, s, false) OR coalesce(token = p.token AND p.holder = who, false))
         OR s.ended_at IS NOT NULL AND token IS NULL THEN

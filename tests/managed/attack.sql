@@ -14,7 +14,7 @@ SELECT count(*) FROM idempotence.outcomes;
 SELECT count(*) FROM idempotence.kept;
 SELECT count(*) FROM idempotence.own_pending;
 SELECT count(*) FROM idempotence.sessions;
-SELECT name, id, secret FROM idempotence.own_session;
+SELECT name, id, proof FROM idempotence.own_session;
 SELECT idem_lookup('attack', 'secret');
 SELECT idem_begin('attack', 'secret');
 SELECT idem_settle('attack', 'secret');
@@ -190,10 +190,44 @@ SET ROLE managed_mallory;
 SELECT response FROM idem_lookup('attack', 'secret');
 SELECT idem_drop_session('attack');
 SELECT idem_forget('attack', 'secret', 'because');
+-- what a borrower has noted down is of no use to it afterwards: neither a proof, which holds in its transaction only and for its own
+-- name only, nor the number of a lock. No column shows the secret.
+CREATE TABLE managed_mallory.noted AS SELECT s.*, NULL::bigint AS lock FROM idempotence.own_session s WHERE s.name = 'attack';
+SELECT count(*) FROM information_schema.columns c WHERE c.table_schema = 'idempotence' AND c.column_name LIKE '%secret%';
+SELECT idempotence._look_up(n.id, n.who, n.proof, 'secret') FROM managed_mallory.noted n;
+BEGIN;
+SELECT (l.o).response FROM idempotence.own_session s, idempotence._look_up(s.id, s.who, s.proof, 'secret') l WHERE s.name = 'attack';
+SELECT idempotence._look_up(s.id, 'managed_alice', s.proof, 'secret') FROM idempotence.own_session s WHERE s.name = 'attack';
+ROLLBACK;
+\! psql -XAtq -d attack -c 'CALL idempotence.idem_sweep()' -c 'CALL idempotence.idem_sweep()'
+BEGIN;
+SELECT status FROM idem_begin('attack', 'watched');
+UPDATE managed_mallory.noted SET lock = (SELECT l.classid::bigint << 32 | l.objid::bigint FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock' AND l.objsubid = 1);
+SELECT idem_release('attack', 'watched');
+COMMIT;
 SET ROLE managed_alice;
 SELECT idem_alter_session('attack', usable_by => '-');
+RESET ROLE;
+\! psql -XAtq -d attack -c 'CALL idempotence.idem_sweep()' -c 'CALL idempotence.idem_sweep()'
+SELECT count(*) FROM idempotence.session WHERE former_secret IS NOT NULL;
 SET ROLE managed_mallory;
 SELECT response FROM idem_lookup('attack', 'secret');
+SELECT idempotence._look_up(n.id, n.who, n.proof, 'secret') FROM managed_mallory.noted n;
+SELECT idempotence._look_up(n.id, n.who, idempotence._proof('00000000-0000-0000-0000-000000000000', n.id, n.who), 'secret') FROM managed_mallory.noted n;
+BEGIN;
+SELECT pg_advisory_xact_lock(n.lock) FROM managed_mallory.noted n;
+\! psql -XAtq -d attack -c 'SET ROLE managed_alice' -c "BEGIN; SELECT status FROM idem_begin('attack', 'watched', wait => '0'); ROLLBACK"
+ROLLBACK;
+-- a loan that is revoked within a transaction of the borrower ends there, too
+RESET ROLE;
+SELECT idem_alter_session('attack', usable_by => 'managed_mallory');
+SET ROLE managed_mallory;
+BEGIN;
+CREATE TEMP TABLE within AS SELECT * FROM idempotence.own_session WHERE name = 'attack';
+\! psql -XAtq -d attack -c "SELECT idem_alter_session('attack', usable_by => '-')"
+SELECT idempotence._look_up(w.id, w.who, w.proof, 'secret') FROM within w;
+ROLLBACK;
 RESET ROLE;
 -- what a function of another's has begun, its caller does not finish
 CREATE FUNCTION public.begun(k text) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = idempotence AS $$ SELECT (idem_begin('attack', k)).status $$;
@@ -217,8 +251,9 @@ DECLARE line text; n bigint := 0; below bigint := 0; BEGIN
   END LOOP;
   RETURN below; END $$;
 SELECT view, managed_mallory.below(format('SELECT FROM idempotence.%s WHERE %s', view, condition)) FROM (VALUES ('outcomes', $$request >= 'bbb'$$), ('kept', $$request >= 'bbb'$$),
-  ('own_session', $$secret >= 'bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb'$$), ('sessions', $$session >= 'bbb'$$), ('own_pending', $$request >= 'bbb'$$), ('unfinished', $$request >= 'bbb'$$)) v (view, condition);
-SELECT (l).o IS NULL, (l).p IS NULL FROM idempotence._look_up(1, '00000000-0000-0000-0000-000000000000', 'secret') l;
+  ('own_session', $$proof >= 'bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb'$$), ('sessions', $$session >= 'bbb'$$), ('own_pending', $$request >= 'bbb'$$), ('unfinished', $$request >= 'bbb'$$)) v (view, condition);
+SELECT idempotence._look_up(1, 'managed_alice', '00000000-0000-0000-0000-000000000000', 'secret');
+SELECT idempotence._look_up(1, 'managed_alice', NULL, 'secret');
 -- shut out again, what he has made while he was let in is of no use to him, nor to anybody
 CREATE FUNCTION managed_mallory.enter() RETURNS text BEGIN ATOMIC UPDATE idempotence.door SET act = 'begin', session = 'mallory', request = 'shut out' RETURNING (ticket).status; END;
 CREATE VIEW managed_mallory.seen AS SELECT * FROM idempotence.sessions;

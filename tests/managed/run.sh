@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [--long] PG_CONFIG: tests the edition for managed services on a private server, installed by a role that is no superuser.
-# The long form of the kills (5000 keys, 500 kills) and of retiring (a million) comes with --long. The way up and
-# back needs a server with the extension, PgBouncer and PGlite take pgbouncer and npm: without, they are left out.
+# The long form of the kills (5000 keys, 500 kills), of retiring (a million), of the steps (all pairs) and of the stress (an hour)
+# comes with --long. The way up and back needs a server with the extension, PgBouncer and PGlite take pgbouncer and npm: without,
+# they are left out.
 set -eEuo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/../../scripts/common.sh"
@@ -11,16 +12,19 @@ set -eEuo pipefail
 keys=300 kills=40 outcomes=100000
 if [ "${1:-}" = --long ]; then
     keys=5000 kills=500 outcomes=1000000
+    export IDEM_STEPS=all IDEM_MINUTES=${IDEM_MINUTES:-60}
     shift
 fi
 pg_config=${1:?usage: run.sh [--long] PG_CONFIG}
 here=$root/tests/managed
 edition=$root/sql/managed/idempotence_managed.sql
+moving=$root/sql/managed/idempotence_moving.sql
+python=$("$root/scripts/venv.sh")
 results=$root/target/managed/pg$(server_version "$pg_config")
 mkdir -p "$results"
-pooler='' packed='' golden=''
+pooler='' packed='' golden='' settings=''
 clean_up() {
-    [ -z "$golden" ] || kill "$golden" 2>/dev/null || true
+    [ -z "$golden$settings" ] || kill $golden $settings 2>/dev/null || true
     [ -z "$packed" ] || rm -f "$packed"*
     [ -z "$pooler" ] || kill "$(<"$pooler")" 2>/dev/null || true
     server_remove
@@ -83,7 +87,7 @@ refused XX001 -d half -c "SELECT idem_create_session('s')"
 refused 42704 -d half -c "BEGIN READ ONLY; SELECT idem_lookup('s', 'k')"
 refused 42501 -d half -U managed_app -c "SELECT idempotence.idem_grant('managed_nobody')"
 is t half "SELECT detail LIKE 'never swept%' FROM idempotence.health WHERE name = 'sweep'"
-psql -U managed_installer -d upgrade -f "$root/sql/managed/idempotence_moving.sql"
+psql -U managed_installer -d upgrade -f "$moving"
 refused 22023 -d upgrade -c "SELECT idem_import('s', 'SELECT 1 AS key, 2 AS respons', 'a test')"
 # It gives way to who is at work.
 psql -d upgrade -c "BEGIN; SELECT idem_begin('s', 'open'); SELECT pg_sleep(60)" >/dev/null 2>&1 &
@@ -130,7 +134,14 @@ command psql -X -a -q -d attack <"$here/attack.sql" >"$results/attack.out" 2>&1
 diff -u "$here/attack.out" "$results/attack.out"
 echo 'ok - an attacker gets nothing'
 
-# Most of it waits more than it works.
+database claims
+PGDATABASE=claims "$python" "$here/claims.py"
+
+# Most of these two waits more than it works.
+database settings
+psql -U managed_installer -d settings -f "$moving"
+PGDATABASE=settings "$python" "$here/settings.py" >"$results/settings" 2>&1 &
+settings=$!
 database golden
 "$here/make_setup.py" | psql -d golden
 ISOLATIONTESTER="$(dirname "$("$pg_config" --pgxs)")/../test/isolation/isolationtester" MANAGED_DATABASE=golden \
@@ -186,8 +197,17 @@ fi
 
 [ ! -e "$("$pg_config" --sharedir)/extension/idempotence.control" ] || "$here/moving.py"
 
+empty steps
+PGDATABASE=steps "$python" "$here/steps.py" "$edition" "$moving"
+
 status=0
 wait "$golden" || status=1
 golden=''
-cat "$results/golden"
+wait "$settings" || status=1
+settings=''
+cat "$results/golden" "$results/settings"
 [ "$status" -eq 0 ]
+
+# It kills the server.
+database stress
+PGDATABASE=stress "$python" "$here/stress.py" "$server_dir/data" "$server_bin"

@@ -91,13 +91,15 @@ class Stress:
         self.grants, self.lent = 0, True
         self.server = threading.Lock()
 
-    def connect(self, role=None):
+    def connect(self, role=None, safe=True):
         while not self.stop.is_set():
             try:
                 connection = psycopg.connect("", autocommit=False, prepare_threshold=3)
                 connection.execute("SET search_path = public, idempotence")
                 if role:
                     connection.execute(f"SET ROLE {role}")
+                if not safe:
+                    connection.execute("SET synchronous_commit = off")
                 connection.commit()
                 return connection
             except psycopg.Error:
@@ -259,11 +261,8 @@ class Stress:
         role = "stress_owner" if number % 7 == 6 else None
         while not self.stop.is_set():
             if connection is None or connection.closed:
-                if (connection := self.connect(role)) is None:
+                if (connection := self.connect(role, safe)) is None:
                     return
-                if not safe:
-                    connection.execute("SET synchronous_commit = off")
-                    connection.commit()
             session = "lent" if role else dice.choice(("long", "long", "short"))
             inbox = dice.choice(("inbox", "brief"))
             kind = dice.random()
@@ -374,7 +373,7 @@ class Stress:
                 if before == (self.grants, False) and not self.lent and answer is not None:
                     self.fail(f"the borrower read without a loan: {way} {answer}")
                 self.counts["reads with a loan" if before[1] else "reads without a loan: empty"] += 1
-                if answer == ("started",):
+                if answer in (("started",), ("taken_over",)):
                     connection.execute("INSERT INTO effect VALUES ('lent', %s, 'borrower')", (key,))
                     connection.execute("SELECT idem_record('lent', %s)", (key,))
                 connection.commit()
