@@ -5,7 +5,8 @@ import { sqlstate } from './errors.js';
 
 // What stands in the way of every request, in the same words in each client: '' if nothing does.
 const FAULT = `SELECT coalesce((
-  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
+  SELECT CASE WHEN lacks IS NOT NULL
+                THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
                 || quote_literal(quote_ident(current_user)) || ') as ' || owner
               WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
               ELSE '' END
@@ -18,9 +19,11 @@ const FAULT = `SELECT coalesce((
   'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL') AS fault`;
 
 // The edition for managed services is no extension: the comment on its schema tells its version.
-const INSTALLED = `SELECT *, string_to_array(version, '.')::integer[] >= '{1,2}' AS since, to_regclass('cron.job') IS NOT NULL AS scheduled
+const INSTALLED = `SELECT *, string_to_array(version, '.')::integer[] >= '{1,2}' AS since,
+  to_regclass('cron.job') IS NOT NULL AS scheduled
 FROM (SELECT 'extension' AS edition, extversion AS version FROM pg_extension WHERE extname = 'idempotence'
-  UNION ALL SELECT 'managed', substring(obj_description(oid, 'pg_namespace') FROM '[0-9.]+') FROM pg_namespace WHERE nspname = 'idempotence'
+  UNION ALL SELECT 'managed', substring(obj_description(oid, 'pg_namespace') FROM '[0-9.]+')
+  FROM pg_namespace WHERE nspname = 'idempotence'
   ORDER BY edition LIMIT 1) found WHERE version IS NOT NULL`;
 
 const LATE = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
@@ -32,7 +35,9 @@ export type Problems = string[] & { edition?: string };
 export async function check(database: Database, session?: string | null): Promise<Problems> {
   const problems: Problems = [];
   if ('connect' in database && (database as any).listenerCount('error') === 0) {
-    problems.push("pool: nobody listens to its errors, so the loss of an idle connection ends the process; pool.on('error', …)");
+    problems.push(
+      "pool: nobody listens to its errors, so the loss of an idle connection ends the process; pool.on('error', …)",
+    );
   }
   try {
     const [[fault] = []] = await ask(database, FAULT);
@@ -65,7 +70,11 @@ export async function check(database: Database, session?: string | null): Promis
 function explained(error: any, session: unknown): string {
   const state = sqlstate(error);
   if (state === '42704') return `session: ${error.message}; SELECT idem_create_session('${session}')`;
-  if (state === '42501') return `rights: this role may not use the session ${session}: its owner lends it by idem_alter_session(…, usable_by => …)`;
+  if (state === '42501')
+    return (
+      `rights: this role may not use the session ${session}: ` +
+      'its owner lends it by idem_alter_session(…, usable_by => …)'
+    );
   if (state === 'ID012') return `elsewhere: ${error.message}`;
   throw error;
 }

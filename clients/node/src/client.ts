@@ -1,4 +1,5 @@
-// A client that numbers its requests and keeps the sending rule: number n is sent once the answer to n - window has arrived.
+// A client that numbers its requests and keeps the sending rule: number n is sent once the answer to n - window has
+// arrived.
 
 import { ask, type Connection, type Database } from './database.js';
 import { InProgress, Interrupted, isRetryable, sqlstate } from './errors.js';
@@ -32,10 +33,17 @@ export class Client<D extends Database> {
   #free: Lane[] | undefined;
   readonly #waiting: ((lane: Lane) => void)[] = [];
 
-  /** A client registers once, when the process starts: the same name, registered again, stops the former one (ID005). */
-  constructor(private readonly database: D, private readonly name: string, private readonly options: ClientOptions = {}) {
+  /**
+   * A client registers once, when the process starts: the same name, registered again, stops the former one (ID005).
+   */
+  constructor(
+    private readonly database: D,
+    private readonly name: string,
+    private readonly options: ClientOptions = {},
+  ) {
     checkDatabase(database);
-    if (typeof name !== 'string' || name === '') throw new TypeError('the second argument is the name of the client, a string');
+    if (typeof name !== 'string' || name === '')
+      throw new TypeError('the second argument is the name of the client, a string');
     checkOptions(options, ['window', 'timeout']);
   }
 
@@ -59,9 +67,15 @@ export class Client<D extends Database> {
     return { name: String(session), window };
   }
 
-  /** Sends a request under the next number. As `run`, but it tries without end unless there is a `deadline`. After the deadline
-   *  it is unknown whether the request was executed, and sending it again makes another request of it. */
-  async send<R = any>(payload: unknown, work: (conn: Connection<D>) => R | Promise<R>, options: RunOptions = {}): Promise<Answer<R>> {
+  /**
+   * Sends a request under the next number. As `run`, but it tries without end unless there is a `deadline`. After the
+   * deadline it is unknown whether the request was executed, and sending it again makes another request of it.
+   */
+  async send<R = any>(
+    payload: unknown,
+    work: (conn: Connection<D>) => R | Promise<R>,
+    options: RunOptions = {},
+  ): Promise<Answer<R>> {
     checkFunction('the work', work);
     await this.register();
     const lane = this.#free!.shift() ?? (await new Promise<Lane>((taken) => this.#waiting.push(taken)));
@@ -78,7 +92,12 @@ export class Client<D extends Database> {
   }
 
   /** Undefined if the session has ended and the request was not executed. */
-  async #attempt(lane: Lane, payload: unknown, work: (conn: any) => any, options: RunOptions): Promise<Answer | undefined> {
+  async #attempt(
+    lane: Lane,
+    payload: unknown,
+    work: (conn: any) => any,
+    options: RunOptions,
+  ): Promise<Answer | undefined> {
     const session = await this.register();
     if (lane.session !== session) Object.assign(lane, { session, number: lane.place, doubt: false });
     let sent = false;
@@ -105,7 +124,10 @@ export class Client<D extends Database> {
 
   #settle({ name }: Session, number: number, deadline: number) {
     return asking(deadline, async () => {
-      const [[status] = []] = await ask(this.database, 'SELECT status FROM idem_settle($1::text, $2::text)', [name, String(number)]);
+      const [[status] = []] = await ask(this.database, 'SELECT status FROM idem_settle($1::text, $2::text)', [
+        name,
+        String(number),
+      ]);
       if (status === 'in_progress') throw new InProgress(String(number), null);
     });
   }

@@ -11,12 +11,17 @@ export interface CompleteOptions {
   lease?: number;
   /** How many seconds to pause between two searches: 1. */
   interval?: number;
-  /** For how many seconds a request is left to its client after its lease has expired or its checkpoint was written: 10. Each
-   *  further attempt doubles them, up to five minutes. */
+  /**
+   * For how many seconds a request is left to its client after its lease has expired or its checkpoint was written: 10.
+   * Each further attempt doubles them, up to five minutes.
+   */
   grace?: number;
   /** How many handlers run at once: 4. */
   concurrency?: number;
-  /** Leaves requests alone that were attempted so often. By default only the option `max_attempts` of the session counts. */
+  /**
+   * Leaves requests alone that were attempted so often. By default only the option `max_attempts` of the session
+   * counts.
+   */
   maxAttempts?: number;
   /** Ends the completer: it takes no further request over, and waits for the handlers that are running. */
   signal?: AbortSignal;
@@ -25,8 +30,8 @@ export interface CompleteOptions {
 }
 
 const OPTIONS = ['lease', 'interval', 'grace', 'concurrency', 'maxAttempts', 'signal', 'onError'];
-// The pause after an attempt is counted in the database, so that all completers see the same one. They shuffle the list, so that
-// they rarely try the same request.
+// The pause after an attempt is counted in the database, so that all completers see the same one. They shuffle the
+// list, so that they rarely try the same request.
 const ABANDONED = `SELECT request::text FROM idempotence.unfinished
   WHERE session = $1::text AND coalesce(stream, '') = '' AND last IS NULL AND state <> 'leased'
     AND ($2::text IS NULL OR coalesce(attempt, 1) < $2::text::integer)
@@ -35,12 +40,17 @@ const ABANDONED = `SELECT request::text FROM idempotence.unfinished
     AND request::text <> ALL (ARRAY(SELECT jsonb_array_elements_text($3::text::jsonb)))
   ORDER BY random() LIMIT $4::text::integer`;
 
-/** Looks for the abandoned requests of a session, takes each one over with a lease, and calls `handler(lease)`, which continues
- *  from `lease.point`. What the handler returns is recorded, unless it has recorded or released itself; a `Final` is recorded as a
- *  failure. After another error the lease expires, and the request is taken over again. Several completers, in any number of
- *  processes, may work on one session. The promise resolves after `signal` was aborted. */
+/**
+ * Looks for the abandoned requests of a session, takes each one over with a lease, and calls `handler(lease)`, which
+ * continues from `lease.point`. What the handler returns is recorded, unless it has recorded or released itself; a
+ * `Final` is recorded as a failure. After another error the lease expires, and the request is taken over again. Several
+ * completers, in any number of processes, may work on one session. The promise resolves after `signal` was aborted.
+ */
 export async function complete(
-  database: Database, session: string, handler: (lease: Lease) => unknown, options: CompleteOptions = {},
+  database: Database,
+  session: string,
+  handler: (lease: Lease) => unknown,
+  options: CompleteOptions = {},
 ): Promise<void> {
   checkDatabase(database, session);
   checkFunction('the handler', handler);
@@ -53,11 +63,12 @@ export async function complete(
     signal?.addEventListener('abort', () => resolve(), { once: true });
   });
   while (!signal?.aborted) {
-    const keys = await abandoned(database, session, options, [...running.keys()], concurrency - running.size)
-      .catch((error) => {
+    const keys = await abandoned(database, session, options, [...running.keys()], concurrency - running.size).catch(
+      (error) => {
         onError(error);
         return [];
-      });
+      },
+    );
     for (const key of signal?.aborted ? [] : keys) {
       const work = takeOver(database, session, key, handler, options)
         .catch((error) => onError(error, key))
@@ -71,10 +82,17 @@ export async function complete(
 }
 
 const report = (error: unknown, key?: string) =>
-  console.error(`idempotence: completing ${key === undefined ? 'abandoned requests' : `request ${key}`} failed:`, error);
+  console.error(
+    `idempotence: completing ${key === undefined ? 'abandoned requests' : `request ${key}`} failed:`,
+    error,
+  );
 
 async function abandoned(
-  database: Database, session: string, { maxAttempts, grace = 10 }: CompleteOptions, except: string[], limit: number,
+  database: Database,
+  session: string,
+  { maxAttempts, grace = 10 }: CompleteOptions,
+  except: string[],
+  limit: number,
 ): Promise<string[]> {
   if (limit <= 0) return [];
   const values = [session, text(maxAttempts), JSON.stringify(except), String(limit), String(grace)];
@@ -83,7 +101,11 @@ async function abandoned(
 }
 
 async function takeOver(
-  database: Database, session: string, key: string, handler: (lease: Lease) => unknown, { lease: length = 30 }: CompleteOptions,
+  database: Database,
+  session: string,
+  key: string,
+  handler: (lease: Lease) => unknown,
+  { lease: length = 30 }: CompleteOptions,
 ): Promise<void> {
   const request = new Request(session, key, null, 0);
   await hold(database, request, { length, deadline: length, patience: 0 }, async (held) => {
@@ -96,7 +118,10 @@ async function takeOver(
   });
 }
 
-async function perform(handler: (lease: Lease) => unknown, held: Lease): Promise<{ response: unknown; failed: boolean }> {
+async function perform(
+  handler: (lease: Lease) => unknown,
+  held: Lease,
+): Promise<{ response: unknown; failed: boolean }> {
   try {
     return { response: await handler(held), failed: false };
   } catch (error) {

@@ -9,13 +9,18 @@ export type Database =
   | { begin: (...rest: any[]) => any; unsafe: (...rest: any[]) => any };
 
 /** The connection that the work is given: the client of pg, or the `sql` of postgres.js, of the transaction. */
-export type Connection<D> =
-  D extends { begin: { (work: (sql: infer C) => any): any; (options: string, work: any): any } } ? C
-  : D extends { connect: { (): Promise<infer C>; (...rest: any[]): any } } ? C
-  : any;
+export type Connection<D> = D extends {
+  begin: { (work: (sql: infer C) => any): any; (options: string, work: any): any };
+}
+  ? C
+  : D extends { connect: { (): Promise<infer C>; (...rest: any[]): any } }
+    ? C
+    : any;
 
-/** The result of a statement: its command tag, and its rows as arrays. postgres.js makes one result of a statement that returns
- *  rows and of those behind it that return none, with the tag of the last one. */
+/**
+ * The result of a statement: its command tag, and its rows as arrays. postgres.js makes one result of a statement that
+ * returns rows and of those behind it that return none, with the tag of the last one.
+ */
 export interface Result {
   command: string;
   rows: unknown[][];
@@ -49,8 +54,10 @@ export function connect(database: Database, watch: Watch): Promise<Link> {
   return 'begin' in database ? PostgresLink.connect(database, watch) : PgLink.connect(database, watch);
 }
 
-/** Executes one statement, in a transaction of its own or, with the connection of a transaction, in that one. Its rows are
- *  arrays: an application may tell its driver to rename columns. */
+/**
+ * Executes one statement, in a transaction of its own or, with the connection of a transaction, in that one. Its rows
+ * are arrays: an application may tell its driver to rename columns.
+ */
 export async function ask(conn: any, text: string, values: readonly unknown[] = []): Promise<any[][]> {
   if (typeof conn === 'function') return conn.unsafe(text, values, { prepare: true }).values();
   return (await conn.query({ text, values, rowMode: 'array' })).rows;

@@ -1,6 +1,9 @@
 // The errors that this client raises, and the rule which errors of a database are worth another attempt.
 
-/** Thrown by the work: the request has failed for good. The failure is recorded together with everything written before it. */
+/**
+ * Thrown by the work: the request has failed for good. The failure is recorded together with everything written before
+ * it.
+ */
 export class Final extends Error {
   override readonly name = 'Final';
 
@@ -14,26 +17,43 @@ export class InProgress extends Error {
   override readonly name = 'InProgress';
 
   /** `expiresAt`: when the lease of the holder expires; null if the holder has a transaction and no lease. */
-  constructor(key: string, readonly expiresAt: Date | null) {
+  constructor(
+    key: string,
+    readonly expiresAt: Date | null,
+  ) {
     super(`request ${key} is still in progress`);
   }
 }
 
-/** Another process stopped in the middle of the request. Nothing was begun: take a lease, and check first what happened. */
+/**
+ * Another process stopped in the middle of the request. Nothing was begun: take a lease, and check first what happened.
+ */
 export class Interrupted extends Error {
   override readonly name = 'Interrupted';
 
-  constructor(key: string, readonly point: string | null, readonly state: unknown) {
-    super(`request ${key} was interrupted${point === null ? '' : ` at checkpoint ${point}`}: check which of its effects happened`);
+  constructor(
+    key: string,
+    readonly point: string | null,
+    readonly state: unknown,
+  ) {
+    super(
+      `request ${key} was interrupted${point === null ? '' : ` at checkpoint ${point}`}: ` +
+        'check which of its effects happened',
+    );
   }
 }
 
-/** The block of a lease ended without a record and without a release. The lease expires, and the next begin takes over. */
+/**
+ * The block of a lease ended without a record and without a release. The lease expires, and the next begin takes over.
+ */
 export class Unrecorded extends Error {
   override readonly name = 'Unrecorded';
 
   constructor(key: string) {
-    super(`the block of request ${key} ended without record() or release(): record its outcome, or release it if nothing happened`);
+    super(
+      `the block of request ${key} ended without record() or release(): ` +
+        'record its outcome, or release it if nothing happened',
+    );
   }
 }
 

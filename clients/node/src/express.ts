@@ -3,7 +3,14 @@
 import type { Connection, Database } from './database.js';
 import { Held } from './express_response.js';
 import {
-  checked, checkedAnswer, serve, tell, type Given, type Handling, type HttpOptions, type Route,
+  checked,
+  checkedAnswer,
+  serve,
+  tell,
+  type Given,
+  type Handling,
+  type HttpOptions,
+  type Route,
 } from './http.js';
 import { bodyOf, type Incoming } from './incoming.js';
 import type { Lease } from './lease.js';
@@ -28,13 +35,19 @@ function incoming(request: any, { identity }: HttpOptions): Incoming {
   };
 }
 
-/** The body that a parser has left. In Express 4 a body that nobody has parsed is an empty object; the parser marks what it has
- *  parsed by `_body`. */
+/**
+ * The body that a parser has left. In Express 4 a body that nobody has parsed is an empty object; the parser marks what
+ * it has parsed by `_body`.
+ */
 function parsedBody(request: any): unknown {
   const { body, _body: parsed } = request;
   const isExpress4 = typeof request.app?.lazyrouter === 'function';
-  const isEmpty = typeof body === 'object' && body !== null && !Array.isArray(body) && Object.keys(body).length === 0
-    && Object.getPrototypeOf(body) === Object.prototype;
+  const isEmpty =
+    typeof body === 'object' &&
+    body !== null &&
+    !Array.isArray(body) &&
+    Object.keys(body).length === 0 &&
+    Object.getPrototypeOf(body) === Object.prototype;
   return isExpress4 && isEmpty && !parsed ? undefined : body;
 }
 
@@ -59,12 +72,17 @@ function send(response: any, answer: Outgoing) {
   response.end(answer.body);
 }
 
-/** The answer of the application to an error: it leaves it to its own handlers of errors. They can be asked only once, as
- *  `next` goes on from where it was called last. */
+/**
+ * The answer of the application to an error: it leaves it to its own handlers of errors. They can be asked only once,
+ * as `next` goes on from where it was called last.
+ */
 class Errors {
   #asked = false;
 
-  constructor(private readonly held: Held, private readonly next: Next) {}
+  constructor(
+    private readonly held: Held,
+    private readonly next: Next,
+  ) {}
 
   get asked(): boolean {
     return this.#asked;
@@ -75,7 +93,8 @@ class Errors {
     this.#asked = true;
     this.held.hold();
     // Express takes these two words, and nothing, for no error.
-    const passed = !error || error === 'route' || error === 'router' ? new Error(`the handler threw ${String(error)}`) : error;
+    const passed =
+      !error || error === 'route' || error === 'router' ? new Error(`the handler threw ${String(error)}`) : error;
     return { ...(await this.held.collect(() => void this.next(passed))), thrown: true };
   }
 }
@@ -109,7 +128,8 @@ function middleware(route: Route, call: (request: any, given: any, held: Held) =
     } catch (error) {
       held.release();
       held.reset();
-      if (held.isSent) return void console.error('idempotence: an answer was sent before its request had ended:', error);
+      if (held.isSent)
+        return void console.error('idempotence: an answer was sent before its request had ended:', error);
       if (!errors.asked) return next(error);
       console.error('idempotence: the answer to an error could not be recorded:', error);
       send(response, problem('unavailable', route.options.docs));
@@ -117,8 +137,10 @@ function middleware(route: Route, call: (request: any, given: any, held: Held) =
   };
 }
 
-/** Protects handlers of one session: `app.post(path, idempotent(async (req, conn) => ({ status, headers, body })))`. A handler
- *  works on `conn` and returns its answer, which is sent when COMMIT has returned. */
+/**
+ * Protects handlers of one session: `app.post(path, idempotent(async (req, conn) => ({ status, headers, body })))`. A
+ * handler works on `conn` and returns its answer, which is sent when COMMIT has returned.
+ */
 export function idempotency<D extends Database>(database: D, session: string, options: HttpOptions = {}) {
   checked(database, session, options);
   return <O extends HttpOptions = {}>(
@@ -131,10 +153,14 @@ export function idempotency<D extends Database>(database: D, session: string, op
   };
 }
 
-/** Protects a handler that writes its answer to `res`. What it writes is kept back until COMMIT has returned, so it cannot wait
- *  for its response to be sent. */
+/**
+ * Protects a handler that writes its answer to `res`. What it writes is kept back until COMMIT has returned, so it
+ * cannot wait for its response to be sent.
+ */
 export function idempotent<D extends Database, O extends HttpOptions = {}>(
-  database: D, session: string, handler: (request: any, response: any, conn: Given<D, O>) => unknown,
+  database: D,
+  session: string,
+  handler: (request: any, response: any, conn: Given<D, O>) => unknown,
   options: O & HttpOptions = {} as O,
 ): Handler {
   const route = checked(database, session, options);
@@ -145,7 +171,9 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
   });
 }
 
-/** Answers a GET that names a request by its key: with its answer, also of one at work. It never executes the request. */
+/**
+ * Answers a GET that names a request by its key: with its answer, also of one at work. It never executes the request.
+ */
 export function answer(database: Database, session: string, options: HttpOptions = {}): Handler {
   const route = checkedAnswer(database, session, options);
   return async (request, response, next) => {

@@ -1,14 +1,17 @@
-// Keeps back what is written to a response until the transaction has committed. Only what is correct in every case is kept back;
-// the rest is refused. Middleware in front of the adapter has wrapped methods of the response; its wrappers see the answer when it
-// is sent.
+// Keeps back what is written to a response until the transaction has committed. Only what is correct in every case is
+// kept back; the rest is refused. Middleware in front of the adapter has wrapped methods of the response; its wrappers
+// see the answer when it is sent.
 
 import { signal } from './database.js';
 import { headersOf, type Outgoing } from './outgoing.js';
 
-const WAITS = 'the handler waits for its response to be sent (the event finish, or a callback), but the response is sent after '
-  + 'COMMIT, and COMMIT comes after the handler: do not wait for it, or return the answer (see idempotency)';
-const STREAM = 'an answer is sent after COMMIT, so it cannot be a stream of events: serve it on a route without the adapter';
-const RETURNED = 'the handler has returned an object and written no answer: handlers that return their answer are for idempotency()';
+const WAITS =
+  'the handler waits for its response to be sent (the event finish, or a callback), but the response is sent after ' +
+  'COMMIT, and COMMIT comes after the handler: do not wait for it, or return the answer (see idempotency)';
+const STREAM =
+  'an answer is sent after COMMIT, so it cannot be a stream of events: serve it on a route without the adapter';
+const RETURNED =
+  'the handler has returned an object and written no answer: handlers that return their answer are for idempotency()';
 const GONE = 'the caller has disconnected, and the handler has not answered';
 const ANSWERED = 'the handler has answered already';
 /** The largest value of the setting idempotence.max_response. */
@@ -16,12 +19,18 @@ const MAX_BYTES = 256 << 20;
 
 const coded = (message: string, code: string) => Object.assign(new Error(message), { code });
 
-/** A property of the response, replaced until `restore`. What was there, a wrapper of middleware included, comes back. */
+/**
+ * A property of the response, replaced until `restore`. What was there, a wrapper of middleware included, comes back.
+ */
 class Replaced {
   readonly #before: PropertyDescriptor | undefined;
   readonly #mine: unknown;
 
-  constructor(private readonly target: any, private readonly name: string, descriptor: PropertyDescriptor) {
+  constructor(
+    private readonly target: any,
+    private readonly name: string,
+    descriptor: PropertyDescriptor,
+  ) {
     this.#before = Object.getOwnPropertyDescriptor(target, name);
     this.#mine = descriptor.value ?? descriptor.get;
     Object.defineProperty(target, name, { configurable: true, enumerable: true, ...descriptor });
@@ -49,11 +58,16 @@ export class Held {
   #ended = signal();
   #hasEnded = false;
   #running = false;
-  /** How many listeners of `finish` wait for nothing that the handler does: those of middleware in front, and of pipes. */
+  /**
+   * How many listeners of `finish` wait for nothing that the handler does: those of middleware in front, and of pipes.
+   */
   #listeners = 0;
   #refused = signal<never>();
 
-  constructor(private readonly request: any, readonly response: any) {
+  constructor(
+    private readonly request: any,
+    readonly response: any,
+  ) {
     this.#status = response.statusCode;
     this.#reason = response.statusMessage;
     this.#headers = response.getRawHeaderNames().map((name: string) => [name, response.getHeader(name)]);
@@ -83,17 +97,26 @@ export class Held {
     this.#replaced.push(new Replaced(response, 'writableEnded', { get: () => this.#hasEnded }));
     // res.sendFile reports its errors by the `next` of the request.
     const { next } = request;
-    this.#replaced.push(new Replaced(request, 'next', { writable: true, value: (error: unknown) => {
-      if (!this.#holds || !error) return next(error);
-      this.#refused.reject(error);
-    } }));
+    this.#replaced.push(
+      new Replaced(request, 'next', {
+        writable: true,
+        value: (error: unknown) => {
+          if (!this.#holds || !error) return next(error);
+          this.#refused.reject(error);
+        },
+      }),
+    );
   }
 
   #replace(name: string, value: (rest: any[]) => unknown) {
     const { response } = this;
     const before = response[name];
-    this.#replaced.push(new Replaced(response, name, { writable: true, value: (...rest: any[]) =>
-      (this.#holds ? value(rest) : before.apply(response, rest)) }));
+    this.#replaced.push(
+      new Replaced(response, name, {
+        writable: true,
+        value: (...rest: any[]) => (this.#holds ? value(rest) : before.apply(response, rest)),
+      }),
+    );
   }
 
   readonly #onPipe = () => void this.#listeners++;
@@ -135,8 +158,10 @@ export class Held {
     if (typeof chunk !== 'string' && !(chunk instanceof Uint8Array)) {
       throw coded('a chunk of a response is a string, a Buffer or a Uint8Array', 'ERR_INVALID_ARG_TYPE');
     }
-    const bytes = typeof chunk === 'string' ? Buffer.from(chunk, typeof encoding === 'string' ? (encoding as 'utf8') : 'utf8')
-      : Buffer.from(chunk);
+    const bytes =
+      typeof chunk === 'string'
+        ? Buffer.from(chunk, typeof encoding === 'string' ? (encoding as 'utf8') : 'utf8')
+        : Buffer.from(chunk);
     this.#bytes += bytes.length;
     if (this.#bytes > MAX_BYTES) throw new RangeError(`the answer is larger than ${MAX_BYTES} bytes`);
     this.#chunks.push(bytes);
@@ -153,8 +178,10 @@ export class Held {
     return response;
   }
 
-  /** Listeners of `finish` are called after COMMIT. A handler that waits for them would wait for its own end: it is still running
-   *  when all else that was under way has been done. */
+  /**
+   * Listeners of `finish` are called after COMMIT. A handler that waits for them would wait for its own end: it is
+   * still running when all else that was under way has been done.
+   */
   #checkWaiting() {
     setImmediate(() => {
       const waiting = this.response.listenerCount('finish') - this.#listeners;
@@ -174,7 +201,8 @@ export class Held {
       const returned: any = await Promise.race([work, this.#refused.promise]);
       if (!this.#hasEnded && returned !== response && Number.isInteger(returned?.status)) throw new TypeError(RETURNED);
       // The handler may have passed the response on, to a stream for example.
-      if (!this.#hasEnded && !response.destroyed) await Promise.race([this.#ended.promise, this.#refused.promise, closed.promise]);
+      if (!this.#hasEnded && !response.destroyed)
+        await Promise.race([this.#ended.promise, this.#refused.promise, closed.promise]);
       if (!this.#hasEnded) throw new Error(GONE);
     } finally {
       response.removeListener('close', closed.resolve);
@@ -186,7 +214,8 @@ export class Held {
     const { response } = this;
     const headers = headersOf(response.getHeaders());
     const length = response.getHeader('content-length');
-    const body = response.statusCode === 204 || response.statusCode === 304 ? Buffer.alloc(0) : Buffer.concat(this.#chunks);
+    const body =
+      response.statusCode === 204 || response.statusCode === 304 ? Buffer.alloc(0) : Buffer.concat(this.#chunks);
     if (length !== undefined && body.length > 0 && Number(length) !== body.length) {
       throw new RangeError(`the header Content-Length says ${length}, and the answer has ${body.length} bytes`);
     }

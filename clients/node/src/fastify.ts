@@ -1,5 +1,5 @@
-// The header Idempotency-Key for Fastify 4 and 5. The handler's answer takes Fastify's own way through serialization and hooks, up
-// to the last hook of the route, which waits for COMMIT.
+// The header Idempotency-Key for Fastify 4 and 5. The handler's answer takes Fastify's own way through serialization
+// and hooks, up to the last hook of the route, which waits for COMMIT.
 
 import { signal, type Database } from './database.js';
 import { checked, checkedAnswer, serve, tell, type Given, type HttpOptions } from './http.js';
@@ -18,9 +18,12 @@ interface RouteOptions {
   onError: (request: any, reply: any, error: any) => Promise<void>;
 }
 
-const PAST = 'the answer must not bypass Fastify (reply.raw, reply.hijack, reply.callNotFound), as it would be sent before COMMIT: '
-  + 'return it, reply.send() it, or throw an error with a statusCode';
-const STREAM = 'an answer is sent after COMMIT, so it cannot be a stream of events: serve it on a route without the adapter';
+const PAST =
+  'the answer must not bypass Fastify (reply.raw, reply.hijack, reply.callNotFound), as it would be sent before ' +
+  'COMMIT: ' +
+  'return it, reply.send() it, or throw an error with a statusCode';
+const STREAM =
+  'an answer is sent after COMMIT, so it cannot be a stream of events: serve it on a route without the adapter';
 const GONE = 'the caller has disconnected, and the handler has not answered';
 const LEFT = 'the answer bypassed the hooks of the route, so it could not be recorded';
 
@@ -70,7 +73,9 @@ async function read(stream: AsyncIterable<any>): Promise<Buffer> {
   return Buffer.concat(chunks);
 }
 
-/** Replaces methods of an object; returns a function that brings back what was there, wrappers of middleware included. */
+/**
+ * Replaces methods of an object; returns a function that brings back what was there, wrappers of middleware included.
+ */
 function replace(target: any, methods: Record<string, unknown>): () => void {
   const before = Object.keys(methods).map((name) => [name, Object.getOwnPropertyDescriptor(target, name)] as const);
   for (const [name, value] of Object.entries(methods)) {
@@ -85,8 +90,16 @@ function replace(target: any, methods: Record<string, unknown>): () => void {
   };
 }
 
-/** Calls the handler, and returns what it has sent, returned or thrown. An answer that would bypass Fastify is refused. */
-async function handled(handler: any, request: any, reply: any, given: unknown, abandoned: Promise<unknown>): Promise<unknown> {
+/**
+ * Calls the handler, and returns what it has sent, returned or thrown. An answer that would bypass Fastify is refused.
+ */
+async function handled(
+  handler: any,
+  request: any,
+  reply: any,
+  given: unknown,
+  abandoned: Promise<unknown>,
+): Promise<unknown> {
   const refuse = () => {
     throw new Error(PAST);
   };
@@ -111,7 +124,8 @@ async function handled(handler: any, request: any, reply: any, given: unknown, a
     const isAsync = typeof called?.then === 'function' && called !== reply;
     const returned = await Promise.race([called, abandoned]);
     if (returned !== undefined && returned !== reply) return await complete(returned, reply);
-    // An asynchronous function that returns nothing and has sent nothing has answered with an empty body, as in Fastify.
+    // An asynchronous function that returns nothing and has sent nothing has answered with an empty body, as in
+    // Fastify.
     if (!sent && isAsync && returned === undefined) return undefined;
     if (!sent) {
       reply.raw.once('close', over.resolve);
@@ -138,10 +152,15 @@ function clear(reply: any, names = Object.keys(reply.getHeaders())) {
   for (const name of names) reply.removeHeader(name);
 }
 
-/** Protects a handler: `app.post(path, idempotent(…))`. It works on `conn` and answers as in any route. The answer is sent when
- *  COMMIT has returned. */
+/**
+ * Protects a handler: `app.post(path, idempotent(…))`. It works on `conn` and answers as in any route. The answer is
+ * sent when COMMIT has returned.
+ */
 export function idempotent<D extends Database, O extends HttpOptions = {}>(
-  database: D, session: string, handler: (request: any, reply: any, conn: Given<D, O>) => unknown, options: O & HttpOptions = {} as O,
+  database: D,
+  session: string,
+  handler: (request: any, reply: any, conn: Given<D, O>) => unknown,
+  options: O & HttpOptions = {} as O,
 ): RouteOptions {
   const route = checked(database, session, options);
   checkFunction('the handler', handler);
@@ -157,19 +176,25 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
       /** Lets Fastify make the answer, and returns it when it arrives at the last hook. */
       async function made(payload: unknown): Promise<Outgoing> {
         const arrived = signal<Outgoing>();
-        const state: Pending = { failed: false, before: before.headers, arrive(answer) {
-          arrived.resolve(answer);
-          return leaves.promise;
-        } };
+        const state: Pending = {
+          failed: false,
+          before: before.headers,
+          arrive(answer) {
+            arrived.resolve(answer);
+            return leaves.promise;
+          },
+        };
         pending.set(request, state);
         const left = () => arrived.reject(new Error(LEFT));
         // What Fastify sends without its hooks, after an error in one of them, is not recorded.
         const { writeHead } = reply.raw;
-        const restore = replace(reply.raw, { writeHead(...rest: any[]) {
-          left();
-          if (Number(rest[0]) < 400) throw new Error(LEFT);
-          return writeHead.apply(reply.raw, rest);
-        } });
+        const restore = replace(reply.raw, {
+          writeHead(...rest: any[]) {
+            left();
+            if (Number(rest[0]) < 400) throw new Error(LEFT);
+            return writeHead.apply(reply.raw, rest);
+          },
+        });
         try {
           try {
             reply.send(payload);
@@ -227,19 +252,31 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
     async onSend(request, reply, payload) {
       const state = pending.get(request);
       if (!state) return payload;
-      if (payload !== undefined && payload !== null && typeof payload === 'object' && !ArrayBuffer.isView(payload)
-        && typeof payload.pipe !== 'function' && typeof payload.getReader !== 'function') {
-        throw new TypeError(`a payload of type ${typeof payload} cannot be sent with the content type `
-          + `${reply.getHeader('content-type')}: serialize it, or set a serializer`);
+      if (
+        payload !== undefined &&
+        payload !== null &&
+        typeof payload === 'object' &&
+        !ArrayBuffer.isView(payload) &&
+        typeof payload.pipe !== 'function' &&
+        typeof payload.getReader !== 'function'
+      ) {
+        throw new TypeError(
+          `a payload of type ${typeof payload} cannot be sent with the content type ` +
+            `${reply.getHeader('content-type')}: serialize it, or set a serializer`,
+        );
       }
-      const body = typeof payload === 'string' || ArrayBuffer.isView(payload) ? Buffer.from(payload as Uint8Array)
-        : payload ? await read(payload) : Buffer.alloc(0);
+      const body =
+        typeof payload === 'string' || ArrayBuffer.isView(payload)
+          ? Buffer.from(payload as Uint8Array)
+          : payload
+            ? await read(payload)
+            : Buffer.alloc(0);
       const own: Outgoing = { status: reply.statusCode, headers: headersOf(reply.getHeaders()), body };
       const answer = await state.arrive(own);
       pending.delete(request);
       if (answer.body === body) return payload === undefined || payload === null ? payload : body;
-      // What the handler has set belongs to its own answer. In a replay, the hooks before this one have set headers that stay,
-      // but the bytes are those that were recorded.
+      // What the handler has set belongs to its own answer. In a replay, the hooks before this one have set headers
+      // that stay, but the bytes are those that were recorded.
       if (state.before) {
         clear(reply);
         put(reply, { status: answer.status, headers: state.before });
@@ -253,7 +290,9 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
   };
 }
 
-/** Answers a GET that names a request by its key: with its answer, also of one at work. It never executes the request. */
+/**
+ * Answers a GET that names a request by its key: with its answer, also of one at work. It never executes the request.
+ */
 export function answer(database: Database, session: string, options: HttpOptions = {}) {
   const route = checkedAnswer(database, session, options);
   return async (request: any, reply: any) => {

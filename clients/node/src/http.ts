@@ -1,4 +1,5 @@
-// The header Idempotency-Key, whatever the framework: whether a request is executed, and which answer is sent after COMMIT.
+// The header Idempotency-Key, whatever the framework: whether a request is executed, and which answer is sent after
+// COMMIT.
 
 import { type Connection, type Database } from './database.js';
 import { Again, InProgress, Interrupted, isRetryable, sqlstate } from './errors.js';
@@ -21,13 +22,18 @@ export interface HttpOptions<Incoming = any> {
   identity?: (request: Incoming) => string | number | bigint | Promise<string | number | bigint>;
   /** The largest body in bytes that is protected: a MiB. */
   maxBody?: number;
-  /** What becomes of a body that is larger, or that cannot be compared: `refuse`, or `pass` (executed without protection). */
+  /**
+   * What becomes of a body that is larger, or that cannot be compared: `refuse`, or `pass` (executed without
+   * protection).
+   */
   unprotectable?: 'refuse' | 'pass';
   /** How many seconds a duplicate waits for the answer, without holding a connection: 0. */
   wait?: number;
   /** For how many seconds to try again after a lost connection and the like: 5. */
   deadline?: number;
-  /** For how many seconds a handler may hold its connection: 60. Then the answer is 503, and the connection is closed. */
+  /**
+   * For how many seconds a handler may hold its connection: 60. Then the answer is 503, and the connection is closed.
+   */
   handlerTimeout?: number;
   /** The headers that are recorded and replayed, in any case. Set-Cookie never is. */
   headers?: readonly string[];
@@ -35,12 +41,27 @@ export interface HttpOptions<Incoming = any> {
   docs?: string;
   /** How many seconds the answer is kept; by default the ttl of the session. */
   ttl?: number;
-  /** The length of a lease in seconds, for effects elsewhere: the handler is given the lease in place of a connection. */
+  /**
+   * The length of a lease in seconds, for effects elsewhere: the handler is given the lease in place of a connection.
+   */
   lease?: number;
 }
 
-const OPTIONS = ['methods', 'required', 'strict', 'identity', 'maxBody', 'unprotectable', 'wait', 'deadline', 'handlerTimeout',
-  'headers', 'docs', 'ttl', 'lease'];
+const OPTIONS = [
+  'methods',
+  'required',
+  'strict',
+  'identity',
+  'maxBody',
+  'unprotectable',
+  'wait',
+  'deadline',
+  'handlerTimeout',
+  'headers',
+  'docs',
+  'ttl',
+  'lease',
+];
 const ANSWER_OPTIONS = ['strict', 'identity', 'wait', 'deadline', 'docs'];
 const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 
@@ -59,7 +80,9 @@ const ONCE: Attempt = { repeats: () => false, explain: (error) => error };
 
 /** What a framework does with a handler. */
 export interface Handling {
-  /** Calls the handler, and returns its answer. An error that `attempt` does not repeat is the application's to answer. */
+  /**
+   * Calls the handler, and returns its answer. An error that `attempt` does not repeat is the application's to answer.
+   */
   answer(given: any, attempt: Attempt): Promise<Outgoing>;
   /** The handler is not waited for any more. */
   abandon?(): void;
@@ -79,7 +102,11 @@ export function checked(database: Database, session: string, options: HttpOption
   if (lease && (required === false || unprotectable === 'pass')) {
     throw new TypeError('with the option lease every request needs a key: remove required: false and unprotectable');
   }
-  return { database, session, options: methods ? { ...options, methods: methods.map((name) => name.toUpperCase()) } : options };
+  return {
+    database,
+    session,
+    options: methods ? { ...options, methods: methods.map((name) => name.toUpperCase()) } : options,
+  };
 }
 
 export function checkedAnswer(database: Database, session: string, options: HttpOptions): Route {
@@ -91,8 +118,10 @@ export function checkedAnswer(database: Database, session: string, options: Http
 function isProtected({ method, methods: routed }: Incoming, { methods }: HttpOptions): boolean {
   if (methods) return methods.includes(method);
   if (routed?.length && routed.every((name) => SAFE.includes(name.toUpperCase()))) {
-    throw new TypeError(`the route has only safe methods (${routed.join(', ')}), which need no key: `
-      + 'remove the adapter, or name them in its option methods');
+    throw new TypeError(
+      `the route has only safe methods (${routed.join(', ')}), which need no key: ` +
+        'remove the adapter, or name them in its option methods',
+    );
   }
   return !SAFE.includes(method);
 }
@@ -147,7 +176,9 @@ function explained(error: unknown, { docs }: HttpOptions): Outgoing {
 /** The handler has exceeded its limit. */
 class TimedOut extends Error {
   constructor(seconds: number) {
-    super(`a handler has not answered within ${seconds} seconds (the option handlerTimeout); its connection was closed`);
+    super(
+      `a handler has not answered within ${seconds} seconds (the option handlerTimeout); its connection was closed`,
+    );
   }
 }
 
@@ -169,25 +200,34 @@ export async function serve(route: Route, incoming: Incoming, handling: Handling
       return await handling.answer(undefined, ONCE);
     }
     let called = false;
-    const once = { ...handling, answer: (given: any, attempt: Attempt) => {
-      called = true;
-      return handling.answer(given, attempt);
-    } };
-    return await retry(deadline, async () => {
-      try {
-        return await inTransaction(route, request, request ? handling : once);
-      } catch (error) {
-        // A request without a key is not executed again: nobody could tell that the first attempt had no effect.
-        throw error instanceof Again && !request && called ? error.cause : error;
-      }
-    }, wait);
+    const once = {
+      ...handling,
+      answer: (given: any, attempt: Attempt) => {
+        called = true;
+        return handling.answer(given, attempt);
+      },
+    };
+    return await retry(
+      deadline,
+      async () => {
+        try {
+          return await inTransaction(route, request, request ? handling : once);
+        } catch (error) {
+          // A request without a key is not executed again: nobody could tell that the first attempt had no effect.
+          throw error instanceof Again && !request && called ? error.cause : error;
+        }
+      },
+      wait,
+    );
   } catch (error) {
     return explained(error, route.options);
   }
 }
 
 async function inTransaction(
-  { database, options }: Route, request: Request | undefined, handling: Handling,
+  { database, options }: Route,
+  request: Request | undefined,
+  handling: Handling,
 ): Promise<Outgoing> {
   const transaction = await Transaction.open(database);
   const { handlerTimeout = 60 } = options;
@@ -221,12 +261,16 @@ async function inTransaction(
 
 /** Calls the handler, records its answer, and commits. */
 async function conclude(
-  transaction: Transaction, request: Request | undefined, options: HttpOptions, handling: Handling,
+  transaction: Transaction,
+  request: Request | undefined,
+  options: HttpOptions,
+  handling: Handling,
 ): Promise<Outgoing> {
   let answer: Outgoing;
   try {
     answer = await handling.answer(transaction.conn, {
-      repeats: () => transaction.retryable, explain: (error) => transaction.explain(error),
+      repeats: () => transaction.retryable,
+      explain: (error) => transaction.explain(error),
     });
   } catch (error) {
     throw transaction.retryable ? new Again(error) : error;
@@ -239,7 +283,8 @@ async function conclude(
     await transaction.commit(answer.thrown ? UNDO + record : record);
   } catch (error: any) {
     if (sqlstate(error) === 'ID009') throw new TooLarge(error);
-    // The handler has caught an error of the database, which took its effects back. A refusal may be recorded all the same.
+    // The handler has caught an error of the database, which took its effects back. A refusal may be recorded all the
+    // same.
     if (sqlstate(error) !== '25P02' || answer.thrown || answer.status < 400) throw error;
     await transaction.commit(UNDO + record);
   }
@@ -250,10 +295,12 @@ async function leased(route: Route, request: Request, times: Times, handling: Ha
   let answer: Outgoing | undefined;
   const earlier = await hold(route.database, request, times, async (held) => {
     // Whoever took the request over is at work on it now: the handler is not waited for any longer.
-    const lost = new Promise<never>((_, reject) => held.signal.addEventListener('abort', () => {
-      handling.abandon?.();
-      reject(held.signal.reason);
-    }));
+    const lost = new Promise<never>((_, reject) =>
+      held.signal.addEventListener('abort', () => {
+        handling.abandon?.();
+        reject(held.signal.reason);
+      }),
+    );
     lost.catch(() => {});
     answer = await Promise.race([lost, handling.answer(held, { ...ONCE, repeats: () => held.signal.aborted })]);
     // An answer that is not final leaves the lease to expire: nobody knows what was done elsewhere.
@@ -280,16 +327,20 @@ async function told({ database, session, options }: Route, incoming: Incoming): 
   const name = (await named(incoming, options)) ?? problem('key-missing', docs);
   if (typeof name !== 'string') return name;
   try {
-    return await retry(deadline, async () => {
-      const ticket = await lookUp(database, session, name, 0).catch((error) => {
-        throw isRetryable(error) ? new Again(error) : error;
-      });
-      if (ticket.status === 'in_progress') throw new InProgress(name, ticket.expiresAt);
-      if (ticket.status === 'suspended') throw new Interrupted(name, ticket.point, ticket.state);
-      if (ticket.status === 'not_here') return problem('unavailable', docs);
-      if (!/^(succeeded|failed|cancelled)$/.test(ticket.status)) return problem('unknown', docs);
-      return replay({ ...ticket, failed: ticket.status === 'failed' } as Answer, options);
-    }, wait);
+    return await retry(
+      deadline,
+      async () => {
+        const ticket = await lookUp(database, session, name, 0).catch((error) => {
+          throw isRetryable(error) ? new Again(error) : error;
+        });
+        if (ticket.status === 'in_progress') throw new InProgress(name, ticket.expiresAt);
+        if (ticket.status === 'suspended') throw new Interrupted(name, ticket.point, ticket.state);
+        if (ticket.status === 'not_here') return problem('unavailable', docs);
+        if (!/^(succeeded|failed|cancelled)$/.test(ticket.status)) return problem('unknown', docs);
+        return replay({ ...ticket, failed: ticket.status === 'failed' } as Answer, options);
+      },
+      wait,
+    );
   } catch (error) {
     return explained(error, options);
   }

@@ -22,8 +22,14 @@ const digest = (value: string | Uint8Array) => createHash('sha256').update(value
 
 /** The key in the header: a quoted string of RFC 8941, whose parameters have no meaning here, or a bare string. */
 export function keyOf(header: string, strict = false): string | undefined {
-  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)" *(?:; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\--:<-~]+)? *)*$/.exec(header.trim());
-  const key = quoted ? quoted[1]!.replace(/\\(.)/g, '$1') : strict ? '' : (/^[!#-+\--:<-~]+$/.exec(header.trim())?.[0] ?? '');
+  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)" *(?:; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\--:<-~]+)? *)*$/.exec(
+    header.trim(),
+  );
+  const key = quoted
+    ? quoted[1]!.replace(/\\(.)/g, '$1')
+    : strict
+      ? ''
+      : (/^[!#-+\--:<-~]+$/.exec(header.trim())?.[0] ?? '');
   return key.length >= 1 && key.length <= 255 ? key : undefined;
 }
 
@@ -37,33 +43,49 @@ export function nameOf(caller: string, key: string): string {
   return name.length <= 255 ? name : `${who}~:${digest(key)}:${key}`.slice(0, 255);
 }
 
-/** The caller, as the application identifies it. Anything else than a name would mix up callers: the text of every object is
- *  the same. */
+/**
+ * The caller, as the application identifies it. Anything else than a name would mix up callers: the text of every
+ * object is the same.
+ */
 export async function callerOf(identify: (() => unknown) | undefined): Promise<string> {
   if (!identify) return '';
   const identity = await identify();
   if (typeof identity === 'string' && identity !== '') return identity;
   if (typeof identity === 'bigint' || Number.isSafeInteger(identity)) return String(identity);
   const found = identity === '' ? 'an empty string' : identity === null ? 'null' : `a value of type ${typeof identity}`;
-  throw new TypeError(`identity returned ${found}: authenticate in front of the adapter, and let identity return the principal's `
-    + 'id, a string or a whole number');
+  throw new TypeError(
+    `identity returned ${found}: authenticate in front of the adapter, and let identity return the principal's ` +
+      'id, a string or a whole number',
+  );
 }
 
 /** Whether the request has a body, according to its headers. */
 export function hasBody(request: any): boolean {
   const { headers } = request;
   if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0) return true;
-  return request.httpVersionMajor >= 2 && headers['content-length'] === undefined && request.stream?.endAfterHeaders === false;
+  return (
+    request.httpVersionMajor >= 2 &&
+    headers['content-length'] === undefined &&
+    request.stream?.endAfterHeaders === false
+  );
 }
 
-/** Compares a body as its parser has left it. `request` is the request of Node, `raw` the bytes if an earlier layer kept them. */
+/**
+ * Compares a body as its parser has left it. `request` is the request of Node, `raw` the bytes if an earlier layer kept
+ * them.
+ */
 export function bodyOf(request: any, parsed: unknown, raw: unknown): Body {
-  const type = String(request.headers['content-type'] ?? '').split(';')[0]!.trim().toLowerCase();
+  const type = String(request.headers['content-type'] ?? '')
+    .split(';')[0]!
+    .trim()
+    .toLowerCase();
   if (!hasBody(request)) return { digest: digest(''), bytes: 0 };
   // Whoever reads a stream may miss that it broke off. Node sets `complete` when the whole message has arrived.
-  if (request.complete === false && (request.readableEnded || request.readableAborted || request.destroyed)) return 'body-incomplete';
+  if (request.complete === false && (request.readableEnded || request.readableAborted || request.destroyed))
+    return 'body-incomplete';
   if (type.startsWith('multipart/')) return 'body-unsupported';
-  if (typeof raw === 'string' || raw instanceof Uint8Array) return { digest: digest(raw), bytes: Buffer.byteLength(raw) };
+  if (typeof raw === 'string' || raw instanceof Uint8Array)
+    return { digest: digest(raw), bytes: Buffer.byteLength(raw) };
   if (parsed === undefined || parsed === null) return 'body-unsupported';
   const isJson = /[/+]json$/.test(type);
   if (parsed instanceof Uint8Array || (typeof parsed === 'string' && !isJson)) {
@@ -75,15 +97,19 @@ export function bodyOf(request: any, parsed: unknown, raw: unknown): Body {
   return { digest: digest(isJson ? written : `${type}\n${written}`), bytes: Buffer.byteLength(written) };
 }
 
-/** A value as text: JSON where JSON can express it, and otherwise no valid JSON, so that two values never have the same text.
- *  Undefined if the value cannot be compared completely. */
+/**
+ * A value as text: JSON where JSON can express it, and otherwise no valid JSON, so that two values never have the same
+ * text. Undefined if the value cannot be compared completely.
+ */
 function canonical(value: any, above: Set<unknown>): string | undefined {
   switch (typeof value) {
     case 'string':
     case 'boolean':
       return JSON.stringify(value);
     case 'number':
-      return Number.isFinite(value) && !Object.is(value, -0) ? JSON.stringify(value) : `number(${Object.is(value, -0) ? '-0' : value})`;
+      return Number.isFinite(value) && !Object.is(value, -0)
+        ? JSON.stringify(value)
+        : `number(${Object.is(value, -0) ? '-0' : value})`;
     case 'bigint':
       return `bigint(${value})`;
     case 'undefined':
@@ -123,7 +149,8 @@ function structured(value: any, write: (value: unknown) => string | undefined): 
   if (value instanceof Set) return list(value, 'set(', ')');
   if (value instanceof URLSearchParams) return list(value, 'parameters(', ')');
   if (value instanceof Date) return `date(${value.getTime()})`;
-  if (value instanceof Uint8Array) return `bytes(${Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64')})`;
+  if (value instanceof Uint8Array)
+    return `bytes(${Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64')})`;
   return undefined;
 }
 

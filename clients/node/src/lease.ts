@@ -4,7 +4,17 @@ import { ask, type Database } from './database.js';
 import { Again, InProgress, isRetryable, sqlstate, Unrecorded } from './errors.js';
 import { checkDatabase, checkFunction, checkOptions } from './options.js';
 import {
-  answerOf, asking, json, Request, retry, text, unwrapped, type Answer, type Key, type Options, type Ticket,
+  answerOf,
+  asking,
+  json,
+  Request,
+  retry,
+  text,
+  unwrapped,
+  type Answer,
+  type Key,
+  type Options,
+  type Ticket,
 } from './request.js';
 
 export interface LeaseOptions extends Options {
@@ -19,7 +29,10 @@ export interface Times {
   patience: number;
 }
 
-/** What the work of a lease is given. It exists only while the claim does: after the work has ended, every call is refused. */
+/**
+ * What the work of a lease is given. It exists only while the claim does: after the work has ended, every call is
+ * refused.
+ */
 export class Lease {
   readonly key: string;
   readonly token: number;
@@ -41,7 +54,12 @@ export class Lease {
   #over = false;
   readonly #calls = new Set<Promise<void>>();
 
-  constructor(private readonly database: Database, private readonly request: Request, ticket: Ticket, private readonly times: Times) {
+  constructor(
+    private readonly database: Database,
+    private readonly request: Request,
+    ticket: Ticket,
+    private readonly times: Times,
+  ) {
     this.key = request.key;
     this.token = ticket.token!;
     this.attempt = ticket.attempt!;
@@ -53,10 +71,15 @@ export class Lease {
   }
 
   #heartbeat() {
-    this.#timer = setTimeout(() => {
-      // An error of another kind may be gone at the next heartbeat.
-      this.#extend().catch(() => {}).finally(() => this.#done || this.#over || this.signal.aborted || this.#heartbeat());
-    }, (this.times.length * 1000) / 3).unref();
+    this.#timer = setTimeout(
+      () => {
+        // An error of another kind may be gone at the next heartbeat.
+        this.#extend()
+          .catch(() => {})
+          .finally(() => this.#done || this.#over || this.signal.aborted || this.#heartbeat());
+      },
+      (this.times.length * 1000) / 3,
+    ).unref();
   }
 
   async #call(call: string, values: unknown[], conn?: unknown): Promise<void> {
@@ -75,7 +98,10 @@ export class Lease {
     if (this.#over) return Promise.reject(new Error('the lease has ended with the work that held it'));
     const made = call();
     this.#calls.add(made);
-    made.then(() => this.#calls.delete(made), () => this.#calls.delete(made));
+    made.then(
+      () => this.#calls.delete(made),
+      () => this.#calls.delete(made),
+    );
     return made;
   }
 
@@ -92,7 +118,9 @@ export class Lease {
   }
 
   #extend(): Promise<void> {
-    return this.#call('idem_extend($1::text, $2::text, $3::text::bigint, $4::text::interval)', [text(this.times.length)]);
+    return this.#call('idem_extend($1::text, $2::text, $3::text::bigint, $4::text::interval)', [
+      text(this.times.length),
+    ]);
   }
 
   /** Extends the claim to its full length from now. The heartbeat does so, too. */
@@ -109,7 +137,8 @@ export class Lease {
   /** Records the outcome; with `conn`, the connection of a transaction of yours, in that transaction. */
   record(response?: unknown, { failed = false, conn }: { failed?: boolean; conn?: unknown } = {}): Promise<void> {
     const recorded = json(response);
-    const call = 'idem_record($1::text, $2::text, $4::text::jsonb, failed => $5::text::boolean, token => $3::text::bigint)';
+    const call =
+      'idem_record($1::text, $2::text, $4::text::jsonb, failed => $5::text::boolean, token => $3::text::bigint)';
     return this.#called(async () => {
       await this.#complete(call, [recorded, text(failed)], conn);
       this.answer ??= answerOf(failed ? 'failed' : 'succeeded', recorded && JSON.parse(recorded), false);
@@ -137,25 +166,37 @@ export class Lease {
   }
 }
 
-/** Begins a request with a lease, and calls `work(lease)`, which records or releases it. If the work throws, the lease expires:
- *  the next begin takes over, and is told to check. */
+/**
+ * Begins a request with a lease, and calls `work(lease)`, which records or releases it. If the work throws, the lease
+ * expires: the next begin takes over, and is told to check.
+ */
 export async function lease(
-  database: Database, session: string, key: Key, payload: unknown, work: (lease: Lease) => unknown, options: LeaseOptions = {},
+  database: Database,
+  session: string,
+  key: Key,
+  payload: unknown,
+  work: (lease: Lease) => unknown,
+  options: LeaseOptions = {},
 ): Promise<Answer | undefined> {
   checkDatabase(database, session);
   checkFunction('the work', work);
   checkOptions(options, ['deadline', 'wait', 'lease']);
   const { deadline = 30, wait = 0.2, lease: length = 30 } = options;
   const request = new Request(session, key, payload, wait);
-  return unwrapped(hold(database, request, { length, deadline, patience: deadline }, async (held) => {
-    await work(held);
-    return true;
-  }));
+  return unwrapped(
+    hold(database, request, { length, deadline, patience: deadline }, async (held) => {
+      await work(held);
+      return true;
+    }),
+  );
 }
 
 /** `work` returns whether it has to have recorded or released. */
 export async function hold(
-  database: Database, request: Request, times: Times, work: (lease: Lease) => Promise<boolean>,
+  database: Database,
+  request: Request,
+  times: Times,
+  work: (lease: Lease) => Promise<boolean>,
 ): Promise<Answer | undefined> {
   const ticket = await retry(times.deadline, () => beginLease(database, request, times.length), times.patience);
   if (ticket.token === null) return request.answered(ticket);

@@ -19,8 +19,10 @@ export function checkDatabase(database: unknown, session?: unknown): asserts dat
     throw new TypeError(`the first argument is the pool and the second one the session, not ${shown(database)} first`);
   }
   if (!isPool(database) && !isPostgres(database)) {
-    throw new TypeError(`expected a pool of pg (new pg.Pool()) or the sql of postgres.js (postgres()), got ${shown(database)}: `
-      + 'a single client or the connection of a transaction cannot be used');
+    throw new TypeError(
+      `expected a pool of pg (new pg.Pool()) or the sql of postgres.js (postgres()), got ${shown(database)}: ` +
+        'a single client or the connection of a transaction cannot be used',
+    );
   }
   if (arguments.length > 1 && (typeof session !== 'string' || session === '')) {
     throw new TypeError(`the second argument is the name of a session, a string, not ${shown(session)}`);
@@ -33,16 +35,32 @@ export function checkFunction(name: string, value: unknown) {
 
 type Check = (value: any) => boolean;
 const seconds: [Check, string] = [(value) => typeof value === 'number' && value >= 0, 'a number of seconds'];
-const positive: [Check, string] = [(value) => typeof value === 'number' && value > 0, 'a number of seconds, more than 0'];
+const positive: [Check, string] = [
+  (value) => typeof value === 'number' && value > 0,
+  'a number of seconds, more than 0',
+];
 const flag: [Check, string] = [(value) => typeof value === 'boolean', 'true or false'];
 const strings: [Check, string] = [
-  (value) => Array.isArray(value) && value.every((one) => typeof one === 'string' && one !== ''), 'an array of strings',
+  (value) => Array.isArray(value) && value.every((one) => typeof one === 'string' && one !== ''),
+  'an array of strings',
 ];
 const count: [Check, string] = [(value) => Number.isSafeInteger(value) && value >= 1, 'a whole number, 1 or more'];
 
 const KINDS: Record<string, [Check, string]> = {
-  maxAttempts: count, claim: flag, deadline: seconds, handlerTimeout: positive, lease: positive, interval: positive, grace: seconds,
-  required: flag, strict: flag, timeout: positive, ttl: positive, wait: seconds, window: count, concurrency: count,
+  maxAttempts: count,
+  claim: flag,
+  deadline: seconds,
+  handlerTimeout: positive,
+  lease: positive,
+  interval: positive,
+  grace: seconds,
+  required: flag,
+  strict: flag,
+  timeout: positive,
+  ttl: positive,
+  wait: seconds,
+  window: count,
+  concurrency: count,
   maxBody: [(value) => Number.isSafeInteger(value) && value >= 0, 'a number of bytes'],
   headers: strings,
   methods: strings,
@@ -59,7 +77,8 @@ export function checkOptions(options: unknown, allowed: readonly string[]) {
     throw new TypeError(`the options are an object, not ${shown(options)}`);
   }
   for (const [name, value] of Object.entries(options)) {
-    if (!allowed.includes(name)) throw new TypeError(`there is no option ${name}; the options are ${[...allowed].sort().join(', ')}`);
+    if (!allowed.includes(name))
+      throw new TypeError(`there is no option ${name}; the options are ${[...allowed].sort().join(', ')}`);
     if (value === undefined) continue;
     const [check, kind] = KINDS[name]!;
     if (!check(value)) throw new TypeError(`the option ${name} is ${kind}, not ${shown(value)}`);

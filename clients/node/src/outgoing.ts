@@ -19,8 +19,17 @@ export interface Returned {
 }
 
 /** The headers that are recorded and replayed. Set-Cookie never is. */
-export const HEADERS = ['content-type', 'content-encoding', 'content-language', 'content-disposition', 'location', 'etag',
-  'last-modified', 'link', 'retry-after'];
+export const HEADERS = [
+  'content-type',
+  'content-encoding',
+  'content-language',
+  'content-disposition',
+  'location',
+  'etag',
+  'last-modified',
+  'link',
+  'retry-after',
+];
 
 // Refused, and not recorded: the same request may be answered differently later.
 const NOT_FINAL = [401, 405, 407, 408, 409, 415, 425, 429];
@@ -34,7 +43,8 @@ export function checkSendable({ status, headers }: Outgoing) {
     throw new RangeError(`the handler answered with the status ${status}; expected 200 to 599`);
   }
   for (const [name, value] of headers) {
-    if (!/^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/.test(name)) throw new TypeError(`${JSON.stringify(name)} is no name of a header`);
+    if (!/^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/.test(name))
+      throw new TypeError(`${JSON.stringify(name)} is no name of a header`);
     if (/[^\t\x20-\x7e\x80-\xff]/.test(value)) {
       throw new TypeError(`the value of the header ${name} contains a character that headers cannot contain`);
     }
@@ -44,8 +54,10 @@ export function checkSendable({ status, headers }: Outgoing) {
 /** The headers of a response of Node, in every form in which it keeps them. */
 export function headersOf(headers: Record<string, unknown>): [string, string][] {
   return Object.entries(headers).flatMap(([name, value]) =>
-    (Array.isArray(value) ? value : [value]).filter((one) => one !== undefined)
-      .map((one): [string, string] => [name.toLowerCase(), String(one)]));
+    (Array.isArray(value) ? value : [value])
+      .filter((one) => one !== undefined)
+      .map((one): [string, string] => [name.toLowerCase(), String(one)]),
+  );
 }
 
 /** The headers by their names: a string, or an array for a header that occurs several times. */
@@ -64,7 +76,11 @@ export function recorded({ status, headers, body }: Outgoing, kept: readonly str
   const told = headers.filter(([name]) => names.includes(name) && name !== 'set-cookie');
   const string = body.toString();
   const readable = !string.includes('\0') && Buffer.from(string).equals(body);
-  return JSON.stringify({ status, headers: told, ...(readable ? { body: string } : { base64: body.toString('base64') }) });
+  return JSON.stringify({
+    status,
+    headers: told,
+    ...(readable ? { body: string } : { base64: body.toString('base64') }),
+  });
 }
 
 /** What a completer returns so that a route replays it: an answer in the form in which the adapters record theirs. */
@@ -84,7 +100,8 @@ export function outgoing(returned: unknown): Outgoing {
     throw new TypeError('the handler must return its answer: { status, headers, body }');
   }
   for (const name of Object.keys(returned)) {
-    if (!/^(status|headers|body)$/.test(name)) throw new TypeError(`an answer has a status, headers and a body, and no ${name}`);
+    if (!/^(status|headers|body)$/.test(name))
+      throw new TypeError(`an answer has a status, headers and a body, and no ${name}`);
   }
   const { status = 200, headers = {}, body } = returned as Returned;
   const lines = headersOf(headers);
@@ -96,9 +113,14 @@ export function outgoing(returned: unknown): Outgoing {
 function encoded(body: any): [Buffer, string | undefined] {
   if (body === undefined) return [Buffer.alloc(0), undefined];
   if (typeof body === 'string') return [Buffer.from(body), 'text/plain; charset=utf-8'];
-  if (ArrayBuffer.isView(body)) return [Buffer.from(body.buffer, body.byteOffset, body.byteLength), 'application/octet-stream'];
-  if (typeof body?.pipe === 'function' || typeof body?.getReader === 'function' || typeof body === 'function'
-    || (body !== null && Symbol.asyncIterator in Object(body))) {
+  if (ArrayBuffer.isView(body))
+    return [Buffer.from(body.buffer, body.byteOffset, body.byteLength), 'application/octet-stream'];
+  if (
+    typeof body?.pipe === 'function' ||
+    typeof body?.getReader === 'function' ||
+    typeof body === 'function' ||
+    (body !== null && Symbol.asyncIterator in Object(body))
+  ) {
     throw new TypeError('the body of an answer is complete before COMMIT, so it cannot be a stream: return the bytes');
   }
   const json = JSON.stringify(body);

@@ -15,7 +15,10 @@ export class PgLink implements Link {
     return new PgLink(await pool.connect(), watch);
   }
 
-  constructor(private readonly client: any, watch: Watch) {
+  constructor(
+    private readonly client: any,
+    watch: Watch,
+  ) {
     // Without a listener, an error between two statements would end the process.
     client.on('error', this.#onLost);
     client.on('end', this.#onLost);
@@ -68,8 +71,10 @@ function cancel(client: any) {
   }
 }
 
-/** Lends the client to the work. A call after the transaction has ended is refused, as the pool may have lent the connection
- *  to another request. */
+/**
+ * Lends the client to the work. A call after the transaction has ended is refused, as the pool may have lent the
+ * connection to another request.
+ */
 function lent(client: any, watch: Watch): any {
   function called(name: string, values: unknown[]): unknown {
     if (HARMLESS.test(name)) return client[name](...values);
@@ -85,7 +90,11 @@ function lent(client: any, watch: Watch): any {
       };
     }
     const result = client[name](...values);
-    if (typeof result?.then === 'function') result.then((found: any) => noted(undefined, found), (error: unknown) => noted(error));
+    if (typeof result?.then === 'function')
+      result.then(
+        (found: any) => noted(undefined, found),
+        (error: unknown) => noted(error),
+      );
     return result;
   }
 

@@ -1,6 +1,7 @@
-// A connection of postgres.js. `sql.begin` would wait for BEGIN alone, and end the transaction itself; so the connection is
-// reserved. A reserved connection does not report its loss: the driver would write to a socket that is gone, or to the session
-// of another request. Therefore the first statement asks, by the option that `sql.begin` uses, for the driver's connection.
+// A connection of postgres.js. `sql.begin` would wait for BEGIN alone, and end the transaction itself; so the
+// connection is reserved. A reserved connection does not report its loss: the driver would write to a socket that is
+// gone, or to the session of another request. Therefore the first statement asks, by the option that `sql.begin` uses,
+// for the driver's connection.
 
 import { readFile } from 'node:fs/promises';
 import { type Link, type Result, type Watch } from './database.js';
@@ -8,7 +9,10 @@ import { type Link, type Result, type Watch } from './database.js';
 /** The driver's own connection, as far as it is used here. */
 interface Own {
   onclose: ((error: Error) => void) | null;
-  /** With `release` false, the driver takes the connection back as soon as the server reports that no transaction is open. */
+  /**
+   * With `release` false, the driver takes the connection back as soon as the server reports that no transaction is
+   * open.
+   */
   reserved: { release: boolean } | null;
   terminate(): void;
 }
@@ -24,8 +28,10 @@ interface Query extends Promise<any> {
 
 const OWNED = 'the connection belongs to the transaction of this request, which ends when the handler has returned';
 /** The driver gives one result for one statement, and an array of results for several. */
-const statements = (result: any): any[] => (result?.command === undefined && Array.isArray(result) ? result : [result ?? {}]);
-const isQuery = (value: any): value is Query => typeof value?.execute === 'function' && typeof value.handler === 'function';
+const statements = (result: any): any[] =>
+  result?.command === undefined && Array.isArray(result) ? result : [result ?? {}];
+const isQuery = (value: any): value is Query =>
+  typeof value?.execute === 'function' && typeof value.handler === 'function';
 
 export class PostgresLink implements Link {
   readonly conn: any;
@@ -39,7 +45,10 @@ export class PostgresLink implements Link {
     return new PostgresLink(await database.reserve(), watch);
   }
 
-  constructor(private readonly sql: any, watch: Watch) {
+  constructor(
+    private readonly sql: any,
+    watch: Watch,
+  ) {
     this.conn = lent(sql, watch, this.#running);
   }
 
@@ -75,15 +84,18 @@ export class PostgresLink implements Link {
 
   /** Learns which connection of the driver this is, with an empty statement. */
   async #take() {
-    await this.sql.unsafe('', [], {
-      onexecute: (own: Own) => {
-        this.#own = own;
-        this.#reservation = own.reserved;
-        own.onclose = this.#onLost;
-        return true;
-      },
-    }).execute();
-    if (!this.#own) throw new Error('this version of postgres.js is not supported: it does not report the loss of a connection');
+    await this.sql
+      .unsafe('', [], {
+        onexecute: (own: Own) => {
+          this.#own = own;
+          this.#reservation = own.reserved;
+          own.onclose = this.#onLost;
+          return true;
+        },
+      })
+      .execute();
+    if (!this.#own)
+      throw new Error('this version of postgres.js is not supported: it does not report the loss of a connection');
   }
 
   /** The driver takes the connection back by itself at the end of the transaction. */
@@ -113,13 +125,17 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
       const refusal = watch.refusal();
       if (refusal) return sent.reject(refusal);
       running.add(sent);
-      Promise.prototype.then.call(sent, (result: any) => {
-        running.delete(sent);
-        for (const { command } of statements(result)) watch.succeeded(command);
-      }, (error: unknown) => {
-        running.delete(sent);
-        watch.failed(error);
-      });
+      Promise.prototype.then.call(
+        sent,
+        (result: any) => {
+          running.delete(sent);
+          for (const { command } of statements(result)) watch.succeeded(command);
+        },
+        (error: unknown) => {
+          running.delete(sent);
+          watch.failed(error);
+        },
+      );
       return handler(sent);
     };
     query.handler = Object.assign(send, { debug: handler.debug });
@@ -131,10 +147,17 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
     const name = `idempotence_${++savepoints}`;
     await conn.unsafe(`SAVEPOINT ${name}`);
     let failed: unknown;
-    const inner = lent(sql, { ...bound(watch), failed: (error) => {
-      failed ??= error;
-      watch.failed(error);
-    } }, running);
+    const inner = lent(
+      sql,
+      {
+        ...bound(watch),
+        failed: (error) => {
+          failed ??= error;
+          watch.failed(error);
+        },
+      },
+      running,
+    );
     try {
       const made = work(inner);
       const result = await (Array.isArray(made) ? Promise.all(made) : made);
@@ -177,6 +200,7 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
 }
 
 const bound = (watch: Watch): Watch => ({
-  refusal: () => watch.refusal(), failed: (error) => watch.failed(error), succeeded: (command) => watch.succeeded(command),
+  refusal: () => watch.refusal(),
+  failed: (error) => watch.failed(error),
+  succeeded: (command) => watch.succeeded(command),
 });
-

@@ -30,7 +30,9 @@ export interface Ticket {
 export interface Options {
   /** For how many seconds to try again, after a lost connection and the like: 30. Then the last error is thrown. */
   deadline?: number;
-  /** How many seconds an attempt waits in the database for another holder of the request: 0.2. It holds a connection. */
+  /**
+   * How many seconds an attempt waits in the database for another holder of the request: 0.2. It holds a connection.
+   */
   wait?: number;
 }
 
@@ -41,8 +43,17 @@ export interface Begun extends Ticket {
 }
 
 // All as text, whatever types and names of columns the application's driver is told to convert.
-const TICKET = ['status', 'replayed::text', 'response::text', 'token::text', 'attempt::text', 'point', 'state::text',
-  'extract(epoch FROM expires_at)::text', '(recorded_at < now())::text'];
+const TICKET = [
+  'status',
+  'replayed::text',
+  'response::text',
+  'token::text',
+  'attempt::text',
+  'point',
+  'state::text',
+  'extract(epoch FROM expires_at)::text',
+  '(recorded_at < now())::text',
+];
 const LEASED = `SELECT to_jsonb(ARRAY[${TICKET.join(', ')}])::text FROM idem_begin($1::text, $2::text,
   payload => $3::text::jsonb, wait => $4::text::interval, lease => $5::text::interval)`;
 const LOOKUP = `SELECT to_jsonb(ARRAY[${TICKET.join(', ')}])::text FROM idem_lookup($1::text, $2::text,
@@ -54,7 +65,9 @@ export const SAVEPOINT = 'SAVEPOINT idempotence; ';
 export const UNDO = 'ROLLBACK TO SAVEPOINT idempotence; ';
 export const RELEASE = 'RELEASE SAVEPOINT idempotence; ';
 
-/** A key as the database knows it. Without this check, all requests without a key would be one request named undefined. */
+/**
+ * A key as the database knows it. Without this check, all requests without a key would be one request named undefined.
+ */
 export function named(key: Key): string {
   if (typeof key === 'string' || typeof key === 'bigint' || Number.isSafeInteger(key)) return String(key);
   throw new TypeError(`the key of a request is a string, a whole number or a bigint, and not ${String(key)}`);
@@ -62,7 +75,8 @@ export function named(key: Key): string {
 
 /** As an argument in SQL. An interval without a unit is in seconds. */
 export const text = (value: unknown) => (value === undefined || value === null ? null : String(value));
-export const json = (value: unknown) => (value === undefined || value === null ? null : JSON.stringify(value) ?? null);
+export const json = (value: unknown) =>
+  value === undefined || value === null ? null : (JSON.stringify(value) ?? null);
 const parsed = (value: unknown) => (value === null || value === undefined ? null : JSON.parse(String(value)));
 
 function ticketOf(columns: (string | null)[]): Begun {
@@ -91,7 +105,12 @@ export class Request {
   readonly #payload: string | null;
   readonly #wait: string | null;
 
-  constructor(readonly session: string, key: Key, payload: unknown, wait: number) {
+  constructor(
+    readonly session: string,
+    key: Key,
+    payload: unknown,
+    wait: number,
+  ) {
     this.key = named(key);
     this.#name = `${literal(session)}::text, ${literal(this.key)}::text`;
     this.#payload = json(payload);
@@ -120,13 +139,17 @@ export class Request {
   }
 
   record(response: string | null, failed: boolean, ttl?: number): string {
-    return `SELECT idem_record(${this.#name}, ${literal(response)}::jsonb, failed => ${failed}, `
-      + `ttl => ${literal(text(ttl))}::interval); `;
+    return (
+      `SELECT idem_record(${this.#name}, ${literal(response)}::jsonb, failed => ${failed}, ` +
+      `ttl => ${literal(text(ttl))}::interval); `
+    );
   }
 
   /** The ticket in the results of statements that contain one `begin`. */
   ticket(results: Result[]): Begun {
-    const { rows: [row] } = results.find(({ rows }) => rows.length > 0)!;
+    const {
+      rows: [row],
+    } = results.find(({ rows }) => rows.length > 0)!;
     return this.#begun(ticketOf(row as (string | null)[]));
   }
 
@@ -137,7 +160,8 @@ export class Request {
 
   /** The answer of the request, unless it has none yet. A request that was interrupted is not simply executed again. */
   answered({ status, response, replayed, point, state }: Ticket): Answer | undefined {
-    if (status === 'taken_over' || (status === 'started' && point !== null)) throw new Interrupted(this.key, point, state);
+    if (status === 'taken_over' || (status === 'started' && point !== null))
+      throw new Interrupted(this.key, point, state);
     return status === 'started' ? undefined : answerOf(status as Answer['status'], response, replayed);
   }
 }
@@ -150,13 +174,19 @@ export async function lookUp(database: Database, session: string, key: Key, wait
 
 /** Sends a statement of this client again after an error of the connection. */
 export function asking<T>(deadline: number, ask: () => Promise<T>): Promise<T> {
-  return unwrapped(retry(deadline, () => ask().catch((error) => {
-    throw isRetryable(error) && !(error instanceof InProgress) ? new Again(error) : error;
-  })));
+  return unwrapped(
+    retry(deadline, () =>
+      ask().catch((error) => {
+        throw isRetryable(error) && !(error instanceof InProgress) ? new Again(error) : error;
+      }),
+    ),
+  );
 }
 
-/** Makes attempts, with a growing pause in between, until one succeeds or fails for a reason that another attempt does not
- *  mend. `patience`: for how many seconds, if another process holds the request. */
+/**
+ * Makes attempts, with a growing pause in between, until one succeeds or fails for a reason that another attempt does
+ * not mend. `patience`: for how many seconds, if another process holds the request.
+ */
 export async function retry<T>(deadline: number, attempt: () => Promise<T>, patience = deadline): Promise<T> {
   const began = performance.now();
   for (let n = 0; ; n++) {

@@ -4,7 +4,19 @@ import { ask, type Connection, type Database } from './database.js';
 import { Again, Final, sqlstate } from './errors.js';
 import { checkDatabase, checkFunction, checkOptions } from './options.js';
 import {
-  answerOf, asking, BEGIN, json, lookUp, named, Request, retry, unwrapped, type Answer, type Key, type Options, type Ticket,
+  answerOf,
+  asking,
+  BEGIN,
+  json,
+  lookUp,
+  named,
+  Request,
+  retry,
+  unwrapped,
+  type Answer,
+  type Key,
+  type Options,
+  type Ticket,
 } from './request.js';
 import { Transaction } from './transaction.js';
 
@@ -21,7 +33,12 @@ const ONCE = `SELECT ord FROM idem_once_many($1::text, ARRAY(SELECT key FROM jso
 
 /** Begins a request, calls `work(conn)` if it is new, records what that returns, and commits. */
 export async function run<D extends Database, R = any>(
-  database: D, session: string, key: Key, payload: unknown, work: (conn: Connection<D>) => R | Promise<R>, options: RunOptions = {},
+  database: D,
+  session: string,
+  key: Key,
+  payload: unknown,
+  work: (conn: Connection<D>) => R | Promise<R>,
+  options: RunOptions = {},
 ): Promise<Answer<R>> {
   checkDatabase(database, session);
   checkFunction('the work', work);
@@ -53,7 +70,8 @@ export async function run<D extends Database, R = any>(
       });
       const response = json(outcome.response);
       const [begun, recorded] = await Promise.allSettled([
-        claimed, transaction.commit(request.record(response, outcome.failed, ttl)),
+        claimed,
+        transaction.commit(request.record(response, outcome.failed, ttl)),
       ]);
       for (const one of [begun, recorded]) if (one.status === 'rejected') throw one.reason;
       return answerOf(outcome.failed ? 'failed' : 'succeeded', response && JSON.parse(response), false);
@@ -70,7 +88,10 @@ export async function run<D extends Database, R = any>(
 
 const causeOf = (error: unknown) => (error instanceof Again ? error.cause : error);
 
-async function perform(work: (conn: any) => unknown, transaction: Transaction): Promise<{ response: unknown; failed: boolean }> {
+async function perform(
+  work: (conn: any) => unknown,
+  transaction: Transaction,
+): Promise<{ response: unknown; failed: boolean }> {
   try {
     return { response: await work(transaction.conn), failed: false };
   } catch (error) {
@@ -92,4 +113,3 @@ export async function once<K extends Key>(conn: unknown, session: string, keys: 
   const rows = await ask(conn, ONCE, [session, JSON.stringify(keys.map(named))]);
   return rows.map(([ord]) => keys[Number(ord) - 1]!);
 }
-

@@ -1,5 +1,5 @@
-// One attempt at a request: a transaction on a connection of its own. BEGIN travels with the begin of the request, and COMMIT
-// with its record, so that the work's own statements are the only ones that take further round trips.
+// One attempt at a request: a transaction on a connection of its own. BEGIN travels with the begin of the request, and
+// COMMIT with its record, so that the work's own statements are the only ones that take further round trips.
 
 import { connect, type Database, type Link, type Result, type Watch } from './database.js';
 import { Again, isRetryable, sqlstate } from './errors.js';
@@ -23,7 +23,8 @@ export class Transaction {
     const transaction = new Transaction();
     const watch: Watch = {
       refusal: () => transaction.#refusal(),
-      failed: (error) => (transaction.#spoilt ??= sqlstate(error) && error),
+      // The driver reports the loss of the connection by the error of a statement first.
+      failed: (error) => void (transaction.#spoilt ??= sqlstate(error) || isRetryable(error) ? error : undefined),
       // ROLLBACK TO SAVEPOINT has the same tag as ROLLBACK.
       succeeded: (command) => void (command === 'ROLLBACK' && (transaction.#spoilt = undefined)),
     };
@@ -67,7 +68,8 @@ export class Transaction {
       error.cause ??= this.#spoilt;
       return isRetryable(this.#spoilt) ? new Again(this.#spoilt) : error;
     }
-    // Neither begun nor recorded: the work has ended the transaction. The savepoint is missing where no request was begun.
+    // Neither begun nor recorded: the work has ended the transaction. The savepoint is missing where no request was
+    // begun.
     if (state === 'ID007' || state === 'ID008' || state === '25P01' || state === '3B001') {
       return Object.assign(new Error(NOT_YOURS, { cause: error }), { code: state });
     }
@@ -96,7 +98,10 @@ export class Transaction {
   leave() {
     this.#over = true;
     this.#released = true;
-    this.#link.sendLast('COMMIT').then(() => this.#link.release(), () => this.#link.close());
+    this.#link.sendLast('COMMIT').then(
+      () => this.#link.release(),
+      () => this.#link.close(),
+    );
   }
 
   /** Ends the transaction, whatever has happened. Never fails. */
@@ -105,7 +110,10 @@ export class Transaction {
     this.#over = true;
     this.#released = true;
     if (this.#link.lost) return this.#link.close();
-    await this.#link.sendLast('ROLLBACK').then(() => this.#link.release(), () => this.#link.close());
+    await this.#link.sendLast('ROLLBACK').then(
+      () => this.#link.release(),
+      () => this.#link.close(),
+    );
   }
 
   /** Ends the transaction at once: the connection is closed, even while a statement is being executed. */
@@ -121,4 +129,3 @@ export class Transaction {
     return sqlstate(error) === 'ID007' || sqlstate(error) === 'ID008' ? this.#explained(error) : error;
   }
 }
-

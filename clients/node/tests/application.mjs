@@ -16,15 +16,21 @@ let keys = 0;
 export const fresh = () => `${process.pid}-${Date.now()}-${keys++}`;
 /** An effect of the request with this key, and how many there are. */
 export const effect = (conn, key) => ask(conn, `INSERT INTO client_effect VALUES ('${key}', 1)`);
-export const effects = async (key) => (await stage.sql(`SELECT count(*)::int FROM client_effect WHERE run = '${key}'`))[0][0];
-export const statusOf = async (key) => (await stage.sql(`SELECT status FROM idem_lookup('${SESSION}', ':${key}')`))[0][0];
+export const effects = async (key) =>
+  (await stage.sql(`SELECT count(*)::int FROM client_effect WHERE run = '${key}'`))[0][0];
+export const statusOf = async (key) =>
+  (await stage.sql(`SELECT status FROM idem_lookup('${SESSION}', ':${key}')`))[0][0];
 
 /** How a route is protected: by a handler that writes to `res`, and by one that returns its answer. */
 export const writing = (pool, handler, options) => forExpress.idempotent(pool, SESSION, handler, options);
 export const returning = (pool, handler, options) => forExpress.idempotency(pool, SESSION)(handler, options);
 
 /** `use`: registers middleware in front of the route; `parse`: the parsers of bodies. */
-export async function expressApp(express, middleware, { use = () => {}, parse = (app) => app.use(express.json()) } = {}) {
+export async function expressApp(
+  express,
+  middleware,
+  { use = () => {}, parse = (app) => app.use(express.json()) } = {},
+) {
   const app = express();
   use(app);
   parse(app, express);
@@ -48,20 +54,39 @@ export const expresses = { 'express 5': express5, 'express 4': express4 };
 export const fastifies = { 'fastify 5': fastify5, 'fastify 4': fastify4 };
 
 /** Asks the route. The headers of the answer as Node reads them, with `raw` for their names and order. */
-export async function request(server, key, { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000 } = {}) {
-  const request = http.request({ host: '127.0.0.1', port: server.address().port, method, path, agent: false, headers: {
-    ...(key === undefined ? {} : { 'Idempotency-Key': key }),
-    ...(body === null ? { 'Content-Length': 0 } : { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }),
-    ...headers,
-  } });
+export async function request(
+  server,
+  key,
+  { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000 } = {},
+) {
+  const request = http.request({
+    host: '127.0.0.1',
+    port: server.address().port,
+    method,
+    path,
+    agent: false,
+    headers: {
+      ...(key === undefined ? {} : { 'Idempotency-Key': key }),
+      ...(body === null
+        ? { 'Content-Length': 0 }
+        : { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }),
+      ...headers,
+    },
+  });
   request.setTimeout(timeout, () => request.destroy(new Error(`no answer in ${timeout} ms`)));
   request.end(body ?? undefined);
   const [response] = await once(request, 'response');
   const chunks = [];
   for await (const chunk of response) chunks.push(chunk);
   const bytes = Buffer.concat(chunks);
-  return { status: response.statusCode, reason: response.statusMessage, headers: response.headers, bytes, text: String(bytes),
-    replayed: response.headers['idempotent-replayed'] === 'true' };
+  return {
+    status: response.statusCode,
+    reason: response.statusMessage,
+    headers: response.headers,
+    bytes,
+    text: String(bytes),
+    replayed: response.headers['idempotent-replayed'] === 'true',
+  };
 }
 export const told = ({ text }) => JSON.parse(text).told;
 export const problemOf = ({ text }) => JSON.parse(text).type.split('#')[1];

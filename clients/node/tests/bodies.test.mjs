@@ -8,7 +8,19 @@ import { createRequire } from 'node:module';
 import { Readable } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
 import { idempotent } from 'idempotence/fastify';
-import { request as send, expressApp, expresses, fastifies, fastifyApp, fresh, problemOf, serving, SESSION, stage, writing } from './application.mjs';
+import {
+  request as send,
+  expressApp,
+  expresses,
+  fastifies,
+  fastifyApp,
+  fresh,
+  problemOf,
+  serving,
+  SESSION,
+  stage,
+  writing,
+} from './application.mjs';
 import { drivers, end, prepare, vectors } from './harness.mjs';
 
 const load = createRequire(import.meta.url);
@@ -24,7 +36,7 @@ const forms = {
   'a BigInt, or the number': (n) => ({ amount: n === 1 ? 1n : 1 }),
   'a Date': (n) => ({ at: new Date(n) }),
   'a Buffer in an object': (n) => ({ bytes: Buffer.from([n % 256]) }),
-  'URLSearchParams': (n) => new URLSearchParams({ amount: String(n) }),
+  URLSearchParams: (n) => new URLSearchParams({ amount: String(n) }),
   'NaN, or Infinity': (n) => ({ amount: n === 1 ? NaN : Infinity }),
   'null, or NaN': (n) => ({ amount: n === 1 ? null : NaN }),
   'undefined, or no member': (n) => (n === 1 ? { a: undefined } : {}),
@@ -36,7 +48,10 @@ const forms = {
 /** What cannot be compared completely. */
 const refused = {
   'a stream': () => Readable.from(['1']),
-  'an object of a class': () => new (class Payment { #amount = 1; })(),
+  'an object of a class': () =>
+    new (class Payment {
+      #amount = 1;
+    })(),
   'an object that writes itself': () => ({ toJSON: () => 1 }),
   'a function in an object': () => ({ amount() {} }),
   'a circle': () => {
@@ -53,86 +68,129 @@ for (const [framework, express] of Object.entries(expresses)) {
     let calls = 0;
     const handler = (_request, response) => response.json({ n: ++calls });
     const serves = (parse, use) => serving(expressApp(express, writing(pool, handler), { parse }), pool, use);
-    const leaving = (make) => (app, framework) => app.use(framework.json(), (request, _response, next) => {
-      request.body = make(Number(request.headers['x-n']));
-      next();
-    });
+    const leaving = (make) => (app, framework) =>
+      app.use(framework.json(), (request, _response, next) => {
+        request.body = make(Number(request.headers['x-n']));
+        next();
+      });
 
     for (const [name, make] of Object.entries(forms)) {
-      test(`${name} is compared`, () => serves(leaving(make), async (post) => {
-        const first = await post({ headers: { 'X-N': '1' } });
-        assert.equal(first.status, 200);
-        assert.equal((await post({ headers: { 'X-N': '1' } })).text, first.text);
-        assert.equal((await post({ headers: { 'X-N': '1000' } })).status, 422);
-      }));
+      test(`${name} is compared`, () =>
+        serves(leaving(make), async (post) => {
+          const first = await post({ headers: { 'X-N': '1' } });
+          assert.equal(first.status, 200);
+          assert.equal((await post({ headers: { 'X-N': '1' } })).text, first.text);
+          assert.equal((await post({ headers: { 'X-N': '1000' } })).status, 422);
+        }));
     }
     for (const [name, make] of Object.entries(refused)) {
-      test(`${name} is refused`, () => serves(leaving(make), async (post) => {
-        const answer = await post();
-        assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
-      }));
+      test(`${name} is refused`, () =>
+        serves(leaving(make), async (post) => {
+          const answer = await post();
+          assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
+        }));
     }
 
-    test('a body that another middleware has read, and left nowhere', () => serves((app, { json }) => app.use(json(),
-      async (request, _response, next) => {
-        if (request.is('application/xml')) for await (const _ of request);
-        next();
-      }), async (post) => {
-      const answer = await post({ body: '<amount>1</amount>', headers: { 'Content-Type': 'application/xml' } });
-      assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
-    }));
+    test('a body that another middleware has read, and left nowhere', () =>
+      serves(
+        (app, { json }) =>
+          app.use(json(), async (request, _response, next) => {
+            if (request.is('application/xml')) for await (const _ of request);
+            next();
+          }),
+        async (post) => {
+          const answer = await post({ body: '<amount>1</amount>', headers: { 'Content-Type': 'application/xml' } });
+          assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
+        },
+      ));
 
-    test('the bytes that a middleware has left in req.rawBody', () => serves((app, { json }) => app.use(json(),
-      async (request, _response, next) => {
-        if (request.is('application/xml')) request.rawBody = Buffer.concat(await Array.fromAsync?.(request) ?? await all(request));
-        next();
-      }), async (post) => {
-      const xml = (n) => post({ body: `<amount>${n}</amount>`, headers: { 'Content-Type': 'application/xml' } });
-      assert.deepEqual([(await xml(1)).status, (await xml(1)).replayed, (await xml(2)).status], [200, true, 422]);
-    }));
+    test('the bytes that a middleware has left in req.rawBody', () =>
+      serves(
+        (app, { json }) =>
+          app.use(json(), async (request, _response, next) => {
+            if (request.is('application/xml'))
+              request.rawBody = Buffer.concat((await Array.fromAsync?.(request)) ?? (await all(request)));
+            next();
+          }),
+        async (post) => {
+          const xml = (n) => post({ body: `<amount>${n}</amount>`, headers: { 'Content-Type': 'application/xml' } });
+          assert.deepEqual([(await xml(1)).status, (await xml(1)).replayed, (await xml(2)).status], [200, true, 422]);
+        },
+      ));
 
-    test('a body that nobody has read', () => serves((app, { json }) => app.use(json()), async (post) => {
-      for (const type of ['text/csv', 'application/xml', 'multipart/form-data; boundary=x']) {
-        const answer = await post({ body: 'a,b', headers: { 'Content-Type': type } });
-        assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
-      }
-    }));
+    test('a body that nobody has read', () =>
+      serves(
+        (app, { json }) => app.use(json()),
+        async (post) => {
+          for (const type of ['text/csv', 'application/xml', 'multipart/form-data; boundary=x']) {
+            const answer = await post({ body: 'a,b', headers: { 'Content-Type': type } });
+            assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
+          }
+        },
+      ));
 
-    test('an empty object that a parser has read', () => serves((app, { json }) => app.use(json()), async (post) => {
-      assert.equal((await post({ body: '{ }' })).status, 200);
-      assert.equal((await post({ body: '{}' })).replayed, true);
-      assert.equal((await post({ body: '{"a":1}' })).status, 422);
-    }));
+    test('an empty object that a parser has read', () =>
+      serves(
+        (app, { json }) => app.use(json()),
+        async (post) => {
+          assert.equal((await post({ body: '{ }' })).status, 200);
+          assert.equal((await post({ body: '{}' })).replayed, true);
+          assert.equal((await post({ body: '{"a":1}' })).status, 422);
+        },
+      ));
 
-    test('a form, and JSON with the same values', () => serves((app, { json, urlencoded }) => app.use(json(), urlencoded({ extended: false })),
-      async (post) => {
-        const form = (body) => post({ body, headers: { 'Content-Type': 'application/x-www-form-urlencoded' } });
-        assert.deepEqual([(await form('a=1')).status, (await form('a=1')).replayed, (await form('a=2')).status], [200, true, 422]);
-        assert.equal((await post({ body: '{"a":"1"}' })).status, 422);
-      }));
+    test('a form, and JSON with the same values', () =>
+      serves(
+        (app, { json, urlencoded }) => app.use(json(), urlencoded({ extended: false })),
+        async (post) => {
+          const form = (body) => post({ body, headers: { 'Content-Type': 'application/x-www-form-urlencoded' } });
+          assert.deepEqual(
+            [(await form('a=1')).status, (await form('a=1')).replayed, (await form('a=2')).status],
+            [200, true, 422],
+          );
+          assert.equal((await post({ body: '{"a":"1"}' })).status, 422);
+        },
+      ));
 
-    test('text, and JSON with the same string', () => serves((app, { json, text }) => app.use(json({ strict: false }), text()), async (post) => {
-      const plain = (body) => post({ body, headers: { 'Content-Type': 'text/plain' } });
-      assert.deepEqual([(await plain('abc')).status, (await plain('abc')).replayed, (await plain('abd')).status], [200, true, 422]);
-      assert.equal((await post({ body: '"abc"' })).status, 422);
-    }));
+    test('text, and JSON with the same string', () =>
+      serves(
+        (app, { json, text }) => app.use(json({ strict: false }), text()),
+        async (post) => {
+          const plain = (body) => post({ body, headers: { 'Content-Type': 'text/plain' } });
+          assert.deepEqual(
+            [(await plain('abc')).status, (await plain('abc')).replayed, (await plain('abd')).status],
+            [200, true, 422],
+          );
+          assert.equal((await post({ body: '"abc"' })).status, 422);
+        },
+      ));
 
-    test('no body, and an empty one', () => serves((app, { json }) => app.use(json()), async (post) => {
-      assert.equal((await post({ body: null })).status, 200);
-      const answer = await post({ body: '' });
-      assert.equal(answer.replayed, true, answer.text);
-      assert.equal((await post()).status, 422);
-    }));
+    test('no body, and an empty one', () =>
+      serves(
+        (app, { json }) => app.use(json()),
+        async (post) => {
+          assert.equal((await post({ body: null })).status, 200);
+          const answer = await post({ body: '' });
+          assert.equal(answer.replayed, true, answer.text);
+          assert.equal((await post()).status, 422);
+        },
+      ));
 
     test('a body that breaks off, read by a middleware that does not notice', async () => {
-      const server = await expressApp(express, writing(pool, handler), { parse: (app) => app.use((request, _response, next) => {
-        request.body = '';
-        request.on('data', (chunk) => (request.body += chunk));
-        request.on('close', () => next());
-      }) });
+      const server = await expressApp(express, writing(pool, handler), {
+        parse: (app) =>
+          app.use((request, _response, next) => {
+            request.body = '';
+            request.on('data', (chunk) => (request.body += chunk));
+            request.on('close', () => next());
+          }),
+      });
       const before = calls;
       const socket = net.connect(server.address().port, '127.0.0.1');
-      socket.end(`POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: ${fresh()}\r\nContent-Type: text/plain\r\nContent-Length: 18\r\n\r\n{"amount": 10`);
+      socket.end(
+        `POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: ${fresh()}\r\nContent-Type: text/plain\r\n` +
+          'Content-Length: 18\r\n\r\n{"amount": 10',
+      );
       await once(socket.resume(), 'close');
       await new Promise((wake) => setTimeout(wake, 100));
       assert.equal(calls, before);
@@ -156,36 +214,48 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
     const handler = async () => ({ n: ++calls });
     const serves = (use, then) => serving(fastifyApp(fastify, pool, handler, {}, { use }), pool, then);
     const own = 'application/x-own';
-    const leaving = (make) => (app) => app.addContentTypeParser(own, { parseAs: 'string' }, (_request, body, done) => done(null, make(Number(body))));
+    const leaving = (make) => (app) =>
+      app.addContentTypeParser(own, { parseAs: 'string' }, (_request, body, done) => done(null, make(Number(body))));
 
     for (const [name, make] of Object.entries(forms)) {
-      test(`${name} is compared`, () => serves(leaving(make), async (post) => {
-        const send = (n) => post({ body: String(n), headers: { 'Content-Type': own } });
-        const first = await send(1);
-        assert.equal(first.status, 200);
-        assert.equal((await send(1)).text, first.text);
-        assert.equal((await send(1000)).status, 422);
-      }));
+      test(`${name} is compared`, () =>
+        serves(leaving(make), async (post) => {
+          const send = (n) => post({ body: String(n), headers: { 'Content-Type': own } });
+          const first = await send(1);
+          assert.equal(first.status, 200);
+          assert.equal((await send(1)).text, first.text);
+          assert.equal((await send(1000)).status, 422);
+        }));
     }
     for (const [name, make] of Object.entries(refused)) {
-      test(`${name} is refused`, () => serves(leaving(make), async (post) => {
-        const answer = await post({ body: '1', headers: { 'Content-Type': own } });
-        assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
-      }));
+      test(`${name} is refused`, () =>
+        serves(leaving(make), async (post) => {
+          const answer = await post({ body: '1', headers: { 'Content-Type': own } });
+          assert.deepEqual([answer.status, problemOf(answer)], [415, 'body-unsupported']);
+        }));
     }
 
-    test('a body that a parser leaves in its stream', () => serves((app) => app.addContentTypeParser(own, (_request, body, done) => done(null, body)),
-      async (post) => assert.equal((await post({ body: '1', headers: { 'Content-Type': own } })).status, 415)));
+    test('a body that a parser leaves in its stream', () =>
+      serves(
+        (app) => app.addContentTypeParser(own, (_request, body, done) => done(null, body)),
+        async (post) => assert.equal((await post({ body: '1', headers: { 'Content-Type': own } })).status, 415),
+      ));
 
     test('HTTP/2: JSON without a length is compared, and a multipart is refused', async () => {
       const app = fastify({ http2: true });
       if (framework === 'fastify 5') await app.register(load('@fastify/multipart'));
-      else app.addContentTypeParser('multipart/form-data', (_request, body, done) => done(null, undefined, body.resume()));
+      else
+        app.addContentTypeParser('multipart/form-data', (_request, body, done) => done(null, undefined, body.resume()));
       app.post('/', idempotent(pool, SESSION, handler));
       const session = http2.connect(await app.listen({ port: 0, host: '127.0.0.1' }));
       const key = fresh();
       const post = async (type, body) => {
-        const stream = session.request({ ':method': 'POST', ':path': '/', 'content-type': type, 'idempotency-key': key });
+        const stream = session.request({
+          ':method': 'POST',
+          ':path': '/',
+          'content-type': type,
+          'idempotency-key': key,
+        });
         stream.end(body);
         const [headers] = await once(stream, 'response');
         for await (const _ of stream);
@@ -196,7 +266,8 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
         assert.deepEqual(await post('application/json', '{"amount":1}'), [200, undefined]);
         assert.deepEqual(await post('application/json', '{"amount":1}'), [200, 'true']);
         assert.deepEqual(await post('application/json', '{"amount":1000}'), [422, undefined]);
-        for (const amount of [1, 1000]) assert.deepEqual(await post('multipart/form-data; boundary=X', part(amount)), [415, undefined]);
+        for (const amount of [1, 1000])
+          assert.deepEqual(await post('multipart/form-data; boundary=X', part(amount)), [415, undefined]);
       } finally {
         session.close();
         await app.close();

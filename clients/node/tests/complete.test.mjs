@@ -37,7 +37,13 @@ for (const [driver, open] of Object.entries(drivers)) {
     };
     const completing = async (handler, options, use) => {
       const stop = new AbortController();
-      const done = complete(pool, session, handler, { interval: 0.05, grace: 0, signal: stop.signal, onError() {}, ...options });
+      const done = complete(pool, session, handler, {
+        interval: 0.05,
+        grace: 0,
+        signal: stop.signal,
+        onError() {},
+        ...options,
+      });
       try {
         await use();
       } finally {
@@ -50,21 +56,37 @@ for (const [driver, open] of Object.entries(drivers)) {
       return [status, response];
     };
 
-    test('takes over what has expired or stopped at a checkpoint, with its state, and leaves the rest alone', async () => {
+    test('takes over what has expired or stopped at a checkpoint, with its state, and nothing else', async () => {
       await opened();
       await abandon('expired');
       await abandon('at work', 60);
       await stage.sql(`BEGIN; SELECT idem_begin('${session}', 'suspended');
         SELECT idem_checkpoint('${session}', 'suspended', 'charged', '{"charge": 7}'); COMMIT`);
       const seen = [];
-      await completing(async (held) => {
-        seen.push([held.key, held.takenOver, held.point, held.state]);
-        if (held.key === 'suspended') throw new Final({ error: 'declined' });
-        return { done: held.key };
-      }, {}, () => until('both', async () => (await outcome('expired'))[0] === 'succeeded' && (await outcome('suspended'))[0] === 'failed'));
-      assert.deepEqual(seen.sort(), [['expired', true, null, null], ['suspended', false, 'charged', { charge: 7 }]]);
-      assert.deepEqual([await outcome('expired'), await outcome('suspended')],
-        [['succeeded', { done: 'expired' }], ['failed', { error: 'declined' }]]);
+      await completing(
+        async (held) => {
+          seen.push([held.key, held.takenOver, held.point, held.state]);
+          if (held.key === 'suspended') throw new Final({ error: 'declined' });
+          return { done: held.key };
+        },
+        {},
+        () =>
+          until(
+            'both',
+            async () => (await outcome('expired'))[0] === 'succeeded' && (await outcome('suspended'))[0] === 'failed',
+          ),
+      );
+      assert.deepEqual(seen.sort(), [
+        ['expired', true, null, null],
+        ['suspended', false, 'charged', { charge: 7 }],
+      ]);
+      assert.deepEqual(
+        [await outcome('expired'), await outcome('suspended')],
+        [
+          ['succeeded', { done: 'expired' }],
+          ['failed', { error: 'declined' }],
+        ],
+      );
       assert.equal((await outcome('at work'))[0], 'in_progress');
     });
 
@@ -73,12 +95,18 @@ for (const [driver, open] of Object.entries(drivers)) {
       await abandon('k');
       const times = [];
       const errors = [];
-      await completing(() => {
-        times.push(performance.now());
-        throw new Error('the service is down');
-      }, { lease: 0.05, grace: 0.15, onError: (error, key) => errors.push([error.message, key]) },
-      () => until('given up', async () => (await outcome('k'))[0] === 'failed'));
-      assert.deepEqual(errors, [['the service is down', 'k'], ['the service is down', 'k']]);
+      await completing(
+        () => {
+          times.push(performance.now());
+          throw new Error('the service is down');
+        },
+        { lease: 0.05, grace: 0.15, onError: (error, key) => errors.push([error.message, key]) },
+        () => until('given up', async () => (await outcome('k'))[0] === 'failed'),
+      );
+      assert.deepEqual(errors, [
+        ['the service is down', 'k'],
+        ['the service is down', 'k'],
+      ]);
       // The second attempt was the first one here; after it, the pause is twice as long.
       assert.ok(times[1] - times[0] >= 290, `${times}`);
       assert.deepEqual(await outcome('k'), ['failed', { attempts: 3 }]);
@@ -88,7 +116,11 @@ for (const [driver, open] of Object.entries(drivers)) {
       await opened();
       await abandon('k');
       let calls = 0;
-      await completing(() => ++calls, { grace: 60 }, () => sleep(300));
+      await completing(
+        () => ++calls,
+        { grace: 60 },
+        () => sleep(300),
+      );
       assert.equal(calls, 0);
     });
 
@@ -99,7 +131,11 @@ for (const [driver, open] of Object.entries(drivers)) {
       await abandon('k');
       await sleep(30);
       let calls = 0;
-      await completing(() => ++calls, { maxAttempts: 2 }, () => sleep(300));
+      await completing(
+        () => ++calls,
+        { maxAttempts: 2 },
+        () => sleep(300),
+      );
       assert.equal(calls, 0);
     });
 
@@ -108,23 +144,33 @@ for (const [driver, open] of Object.entries(drivers)) {
       await abandon('k');
       let begun;
       const running = new Promise((resolve) => (begun = resolve));
-      await completing(async () => {
-        begun();
-        await sleep(300);
-        return 1;
-      }, {}, () => running);
+      await completing(
+        async () => {
+          begun();
+          await sleep(300);
+          return 1;
+        },
+        {},
+        () => running,
+      );
       assert.deepEqual(await outcome('k'), ['succeeded', 1]);
     });
 
     test('what a completer records for a route is replayed by the route', async () => {
       await opened();
       const key = fresh();
-      const server = await expressApp(expresses['express 5'], idempotency(pool, session, { lease: 0.2 })(async () => {
-        throw new Error('the service is down');
-      }));
+      const server = await expressApp(
+        expresses['express 5'],
+        idempotency(pool, session, { lease: 0.2 })(async () => {
+          throw new Error('the service is down');
+        }),
+      );
       assert.equal((await send(server, key)).status, 500);
-      await completing(() => recordable({ status: 201, body: { charged: 1 } }), {},
-        () => until('completed', async () => (await outcome(`:${key}`))[0] === 'succeeded'));
+      await completing(
+        () => recordable({ status: 201, body: { charged: 1 } }),
+        {},
+        () => until('completed', async () => (await outcome(`:${key}`))[0] === 'succeeded'),
+      );
       const answer = await send(server, key);
       assert.deepEqual([answer.status, answer.text, answer.replayed], [201, '{"charged":1}', true]);
       server.closeAllConnections();
@@ -150,9 +196,17 @@ for (const [driver, open] of Object.entries(drivers)) {
         child.kill('SIGKILL');
         await once(child, 'exit');
       }
-      await until('all', async () => (await stage.sql(`SELECT count(*) = ${keys.length} FROM idempotence.outcomes WHERE session = '${session}'`))[0][0]);
+      await until(
+        'all',
+        async () =>
+          (
+            await stage.sql(`SELECT count(*) = ${keys.length} FROM idempotence.outcomes WHERE session = '${session}'`)
+          )[0][0],
+      );
       steady.kill('SIGKILL');
-      const counts = await stage.sql(`SELECT count(*)::int, count(DISTINCT run)::int FROM client_effect WHERE run LIKE '${session}/%'`);
+      const counts = await stage.sql(
+        `SELECT count(*)::int, count(DISTINCT run)::int FROM client_effect WHERE run LIKE '${session}/%'`,
+      );
       assert.deepEqual(counts, [[keys.length, keys.length]]);
     });
   });

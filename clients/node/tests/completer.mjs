@@ -22,10 +22,15 @@ async function inTransaction(work) {
   }
 }
 
-await complete(pool, session, async (held) => {
-  await ask(pool, 'SELECT pg_sleep(0.02)');
-  await inTransaction(async (conn) => {
-    await ask(conn, `INSERT INTO client_effect VALUES ('${session}/${held.key}', 1)`);
-    await held.record({ point: held.point, state: held.state }, { conn });
-  });
-}, { lease: 0.5, interval: 0.05, grace: 0, concurrency: 3, onError() {} });
+await complete(
+  pool,
+  session,
+  async (held) => {
+    await ask(pool, 'SELECT pg_sleep(0.02)');
+    await inTransaction(async (conn) => {
+      await ask(conn, `INSERT INTO client_effect VALUES ('${session}/${held.key}', 1)`);
+      await held.record({ point: held.point, state: held.state }, { conn });
+    });
+  },
+  { lease: 0.5, interval: 0.05, grace: 0, concurrency: 3, onError() {} },
+);

@@ -8,7 +8,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import postgres from 'postgres';
 
-const { PGHOST: host, PGPORT: port = '5432', PGUSER: superuser = 'postgres', PGDATABASE: database = 'postgres' } = process.env;
+const {
+  PGHOST: host,
+  PGPORT: port = '5432',
+  PGUSER: superuser = 'postgres',
+  PGDATABASE: database = 'postgres',
+} = process.env;
 /** The role of the cases. */
 export const server = { host, port: Number(port), user: 'client_owner', database };
 
@@ -91,7 +96,9 @@ export function* cases({ cases }, has) {
       const filled = (value) => {
         if (typeof value === 'string') {
           if (value === '{each}') return typeof each === 'string' ? each.replaceAll('{run}', run) : each;
-          return value.replaceAll('{each}', typeof each === 'string' ? each : JSON.stringify(each)).replaceAll('{run}', run);
+          return value
+            .replaceAll('{each}', typeof each === 'string' ? each : JSON.stringify(each))
+            .replaceAll('{run}', run);
         }
         if (Array.isArray(value)) return value.map(filled);
         if (value === null || typeof value !== 'object') return value;
@@ -169,7 +176,9 @@ export class Stage {
 function same(rows, expected) {
   if (expected === undefined) return;
   const found = rows.map((row) => Object.values(row));
-  const told = expected.map((row) => row.map((value, i) => (typeof value === 'number' ? coerced(found, value, i) : value)));
+  const told = expected.map((row) =>
+    row.map((value, i) => (typeof value === 'number' ? coerced(found, value, i) : value)),
+  );
   assert.deepEqual(found, told);
 }
 
@@ -241,7 +250,10 @@ export class Work {
 
 export class Application extends Error {}
 
-/** A way to the server that ends as soon as an answer to a statement with this text comes back, once. It counts the trips. */
+/**
+ * A way to the server that ends as soon as an answer to a statement with this text comes back, once. It counts the
+ * trips.
+ */
 export async function wire(statement) {
   let armed = true;
   const way = { trips: 0, cut: () => !armed };
@@ -265,7 +277,10 @@ export async function wire(statement) {
         near.write(data);
       }
     });
-    for (const [socket, other] of [[near, far], [far, near]]) {
+    for (const [socket, other] of [
+      [near, far],
+      [far, near],
+    ]) {
       socket.on('error', () => {});
       socket.on('close', () => other.destroy());
     }

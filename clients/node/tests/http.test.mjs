@@ -1,5 +1,5 @@
-// Every case of http_vectors.json, with every framework and every driver; in the short form with one driver for each framework, and
-// with IDEM_ONE with pg and Express only.
+// Every case of http_vectors.json, with every framework and every driver; in the short form with one driver for each
+// framework, and with IDEM_ONE with pg and Express only.
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -23,7 +23,9 @@ async function handle({ run, work: lists }, conn, respond) {
   const work = new Work(stage, lists, {
     respond: ({ respond: answer }) => answer,
     raise({ raise }) {
-      throw typeof raise === 'number' ? Object.assign(new Error('raised'), { status: raise, statusCode: raise }) : new Application(raise);
+      throw typeof raise === 'number'
+        ? Object.assign(new Error('raised'), { status: raise, statusCode: raise })
+        : new Application(raise);
     },
   });
   // The n-th list at the n-th call with this body, of which nothing but the case knows.
@@ -33,15 +35,33 @@ async function handle({ run, work: lists }, conn, respond) {
   try {
     const answer = await work.do(conn);
     const { status = 200, headers = {}, json, text, base64, fill } = answer;
-    const body = json !== undefined ? JSON.stringify(json) : base64 !== undefined ? Buffer.from(base64, 'base64') : text ?? (fill && 'x'.repeat(fill));
-    await respond({ status, headers: json === undefined ? headers : { 'Content-Type': 'application/json', ...headers }, body });
+    const body =
+      json !== undefined
+        ? JSON.stringify(json)
+        : base64 !== undefined
+          ? Buffer.from(base64, 'base64')
+          : (text ?? (fill && 'x'.repeat(fill)));
+    await respond({
+      status,
+      headers: json === undefined ? headers : { 'Content-Type': 'application/json', ...headers },
+      body,
+    });
   } finally {
     await stage.close();
   }
 }
 
 const optionsOf = ({
-  path, session, sql, answer, needs, prefix, identity, max_body: maxBody, handler_timeout: handlerTimeout, ...rest
+  path,
+  session,
+  sql,
+  answer,
+  needs,
+  prefix,
+  identity,
+  max_body: maxBody,
+  handler_timeout: handlerTimeout,
+  ...rest
 }) => ({
   ...rest,
   ...(handlerTimeout === undefined ? {} : { handlerTimeout }),
@@ -63,13 +83,18 @@ function onExpress(express) {
       if (route.sql) app.get(route.path, async (_, response) => response.json(await ask(pool, route.sql)));
       else if (route.answer) app.get(route.path, forExpress.answer(pool, route.session, optionsOf(route)));
       else {
-        const handler = forExpress.idempotent(pool, route.session, (request, response, conn) =>
-          handle(request.body, route.lease ? pool : conn, ({ status, headers, body }) => {
-            response.status(status);
-            for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
-            if (body === undefined) response.end();
-            else response.end(body);
-          }), optionsOf(route));
+        const handler = forExpress.idempotent(
+          pool,
+          route.session,
+          (request, response, conn) =>
+            handle(request.body, route.lease ? pool : conn, ({ status, headers, body }) => {
+              response.status(status);
+              for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
+              if (body === undefined) response.end();
+              else response.end(body);
+            }),
+          optionsOf(route),
+        );
         const path = route.prefix ? new RegExp(`^${route.path}`) : route.path;
         for (const method of ['post', 'patch', 'put', 'delete']) app[method](path, handler);
       }
@@ -94,12 +119,17 @@ function onFastify(fastify) {
       if (route.sql) app.get(route.path, () => ask(pool, route.sql));
       else if (route.answer) app.get(route.path, forFastify.answer(pool, route.session, optionsOf(route)));
       else {
-        const handler = forFastify.idempotent(pool, route.session, async (request, reply, conn) => {
-          await handle(request.body, route.lease ? pool : conn, ({ status, headers, body }) => {
-            reply.code(status).headers(headers).send(body);
-          });
-          return reply;
-        }, optionsOf(route));
+        const handler = forFastify.idempotent(
+          pool,
+          route.session,
+          async (request, reply, conn) => {
+            await handle(request.body, route.lease ? pool : conn, ({ status, headers, body }) => {
+              reply.code(status).headers(headers).send(body);
+            });
+            return reply;
+          },
+          optionsOf(route),
+        );
         const path = route.prefix ? `${route.path}*` : route.path;
         for (const method of ['post', 'patch', 'put', 'delete']) app[method](path, handler);
       }
@@ -122,7 +152,14 @@ async function send(port, step) {
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   if (body !== undefined && !step.chunked) headers['Content-Length'] = Buffer.byteLength(body);
   if (step.truncate) return truncated(port, step, headers, body);
-  const request = http.request({ host: '127.0.0.1', port, method: step.request, path: step.path, headers, agent: false });
+  const request = http.request({
+    host: '127.0.0.1',
+    port,
+    method: step.request,
+    path: step.path,
+    headers,
+    agent: false,
+  });
   if (step.chunked) {
     request.write(body.slice(0, 10));
     request.end(body.slice(10));
@@ -132,14 +169,24 @@ async function send(port, step) {
   const [response] = await once(request, 'response');
   const chunks = [];
   for await (const chunk of response) chunks.push(chunk);
-  return { status: response.statusCode, headers: response.headers, lines: response.headersDistinct, body: Buffer.concat(chunks) };
+  return {
+    status: response.statusCode,
+    headers: response.headers,
+    lines: response.headersDistinct,
+    body: Buffer.concat(chunks),
+  };
 }
 
-/** Sends fewer bytes than are announced, and ends its side of the connection. The server may answer, or close the connection. */
+/**
+ * Sends fewer bytes than are announced, and ends its side of the connection. The server may answer, or close the
+ * connection.
+ */
 async function truncated(port, step, headers, body) {
   const socket = net.connect(port, '127.0.0.1');
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
-  socket.end(`${step.request} ${step.path} HTTP/1.1\r\nHost: localhost\r\n${lines.join('')}\r\n${body.slice(0, -step.truncate)}`);
+  socket.end(
+    `${step.request} ${step.path} HTTP/1.1\r\nHost: localhost\r\n${lines.join('')}\r\n${body.slice(0, -step.truncate)}`,
+  );
   const chunks = [];
   for await (const chunk of socket) chunks.push(chunk);
   const status = /^HTTP\/1\.1 (\d+)/.exec(Buffer.concat(chunks))?.[1];
@@ -160,7 +207,10 @@ function compare(answer, expected, earlier) {
   if (json !== undefined) assert.deepEqual(JSON.parse(answer.body), json);
   if (body !== undefined) assert.equal(String(answer.body), body);
   for (const [name, pattern] of Object.entries(headers)) {
-    assert.ok((answer.lines[name.toLowerCase()] ?? []).some((value) => whole(pattern, value)), `${name}: ${seen}`);
+    assert.ok(
+      (answer.lines[name.toLowerCase()] ?? []).some((value) => whole(pattern, value)),
+      `${name}: ${seen}`,
+    );
   }
   for (const name of absent) assert.equal(answer.headers[name.toLowerCase()], undefined, name);
   if (sameAs !== undefined) {
@@ -191,7 +241,9 @@ async function play(stage, port, steps) {
       for (const [answer, expected] of await started.get(step.finish)) compare(answer, expected, earlier);
       continue;
     }
-    const sent = Promise.all(Array.from({ length: step.times ?? 1 }, async () => [await send(port, step), step.expect]));
+    const sent = Promise.all(
+      Array.from({ length: step.times ?? 1 }, async () => [await send(port, step), step.expect]),
+    );
     if (step.start !== undefined) {
       started.set(step.start, sent);
       continue;

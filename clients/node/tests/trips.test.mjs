@@ -1,5 +1,5 @@
-// Round trips to the database, counted by clients/roundtrips: a protected request takes as many as one without protection. And what
-// happens where the connection is cut between the statements that travel together.
+// Round trips to the database, counted by clients/roundtrips: a protected request takes as many as one without
+// protection. And what happens where the connection is cut between the statements that travel together.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -9,13 +9,26 @@ import { fileURLToPath } from 'node:url';
 import express5 from 'express';
 import fastify5 from 'fastify';
 import { lookup, run } from 'idempotence';
-import { effect, effects, expressApp, fastifyApp, fresh, request as send, returning, SESSION, stage, writing } from './application.mjs';
+import {
+  effect,
+  effects,
+  expressApp,
+  fastifyApp,
+  fresh,
+  request as send,
+  returning,
+  SESSION,
+  stage,
+  writing,
+} from './application.mjs';
 import { ask, drivers, end, prepare, vectors } from './harness.mjs';
 
 /** The proxy that counts. */
 async function proxy() {
   const program = fileURLToPath(new URL('../../roundtrips/count.py', import.meta.url));
-  const child = spawn('python3', [program, '--stdin', '--listen', '0', '--upstream', process.env.PGHOST], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const child = spawn('python3', [program, '--stdin', '--listen', '0', '--upstream', process.env.PGHOST], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
   const [line] = await once(child.stdout, 'data');
   const { port, control } = JSON.parse(line);
   return {
@@ -54,18 +67,27 @@ async function unprotected(pool, key) {
 }
 
 const frameworks = {
-  'Express': (pool) => expressApp(express5, writing(pool, async (request, response, conn) => {
-    await effect(conn, request.headers['idempotency-key']);
-    response.status(201).json({ moved: 1 });
-  })),
-  'Express, returning': (pool) => expressApp(express5, returning(pool, async (request, conn) => {
-    await effect(conn, request.headers['idempotency-key']);
-    return { status: 201, body: { moved: 1 } };
-  })),
-  'Fastify': (pool) => fastifyApp(fastify5, pool, async (request, reply, conn) => {
-    await effect(conn, request.headers['idempotency-key']);
-    return reply.code(201).send({ moved: 1 });
-  }),
+  Express: (pool) =>
+    expressApp(
+      express5,
+      writing(pool, async (request, response, conn) => {
+        await effect(conn, request.headers['idempotency-key']);
+        response.status(201).json({ moved: 1 });
+      }),
+    ),
+  'Express, returning': (pool) =>
+    expressApp(
+      express5,
+      returning(pool, async (request, conn) => {
+        await effect(conn, request.headers['idempotency-key']);
+        return { status: 201, body: { moved: 1 } };
+      }),
+    ),
+  Fastify: (pool) =>
+    fastifyApp(fastify5, pool, async (request, reply, conn) => {
+      await effect(conn, request.headers['idempotency-key']);
+      return reply.code(201).send({ moved: 1 });
+    }),
 };
 
 for (const [driver, open] of Object.entries(drivers)) {
@@ -116,19 +138,32 @@ for (const [driver, open] of Object.entries(drivers)) {
     });
 
     describe('a connection that is cut', () => {
-      for (const [when, at] of [['before', 'idem_begin'], ['after', 'idem_begin'], ['before', 'idem_record'], ['after', 'idem_record']]) {
+      for (const [when, at] of [
+        ['before', 'idem_begin'],
+        ['after', 'idem_begin'],
+        ['before', 'client_effect'],
+        ['after', 'client_effect'],
+        ['before', 'idem_record'],
+        ['after', 'idem_record'],
+      ]) {
         test(`${when} ${at}: one effect, one answer`, async () => {
           const key = fresh();
           await counter.reset();
           await counter.cut(when, at);
           let calls = 0;
+          let attempts = 0;
           const answer = await run(pool, SESSION, key, null, async (conn) => {
-            await effect(conn, key);
+            attempts++;
+            await effect(conn, key).catch((error) => {
+              // As a library does that wraps the errors of the driver.
+              throw new Error('the statement has failed', { cause: error });
+            });
             return { calls: ++calls };
           });
           const isCommitted = when === 'after' && at === 'idem_record';
           assert.deepEqual([await effects(key), answer.replayed], [1, isCommitted]);
           assert.equal(calls, at === 'idem_record' && !isCommitted ? 2 : 1);
+          assert.equal(attempts, at === 'client_effect' ? 2 : calls);
           assert.equal((await counter.trips()).cut_pending, false);
           assert.deepEqual((await lookup(pool, SESSION, key)).response, answer.response);
         });
@@ -137,10 +172,13 @@ for (const [driver, open] of Object.entries(drivers)) {
 
     test('a record that fails is no success, although COMMIT would have followed', async () => {
       const key = fresh();
-      await assert.rejects(run(pool, SESSION, key, null, async (conn) => {
-        await effect(conn, key);
-        return 'x'.repeat(2_000_000);
-      }), { code: 'ID009' });
+      await assert.rejects(
+        run(pool, SESSION, key, null, async (conn) => {
+          await effect(conn, key);
+          return 'x'.repeat(2_000_000);
+        }),
+        { code: 'ID009' },
+      );
       assert.equal(await effects(key), 0);
       await ask(pool, 'SELECT 1');
     });

@@ -1,5 +1,6 @@
-// Runs the programs of README.md as its reader does: typed.mjs FOLDER, with PGHOST and the like of a superuser. The package is
-// installed from a checkout that was never built, in a new folder; its programs are sent requests, and killed in the middle.
+// Runs the programs of README.md as its reader does: typed.mjs FOLDER, with PGHOST and the like of a superuser. The
+// package is installed from a checkout that was never built, in a new folder; its programs are sent requests, and
+// killed in the middle.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
@@ -36,7 +37,12 @@ async function superuser(database, ...statements) {
 const balances = async () => (await superuser('shop', 'SELECT balance::int FROM account ORDER BY id')).flat();
 
 async function freshDatabase() {
-  await superuser('postgres', 'DROP DATABASE IF EXISTS shop WITH (FORCE)', 'DROP ROLE IF EXISTS app', 'CREATE DATABASE shop');
+  await superuser(
+    'postgres',
+    'DROP DATABASE IF EXISTS shop WITH (FORCE)',
+    'DROP ROLE IF EXISTS app',
+    'CREATE DATABASE shop',
+  );
   const [createdb, , ...lines] = blocks('Installation', 'sh')[1].trim().split('\n');
   assert.equal(createdb, 'createdb shop');
   await superuser('shop', lines.slice(0, -1).join('\n'));
@@ -54,7 +60,9 @@ async function reached(at, server) {
   for (let n = 0; n < 600; n++) {
     assert.equal(server.exitCode, null, 'the program has ended');
     const socket = net.connect(at, 'localhost');
-    const found = await new Promise((tell) => socket.once('connect', () => tell(true)).once('error', () => tell(false)));
+    const found = await new Promise((tell) =>
+      socket.once('connect', () => tell(true)).once('error', () => tell(false)),
+    );
     socket.destroy();
     if (found) return;
     await sleep(50);
@@ -63,7 +71,11 @@ async function reached(at, server) {
 }
 
 async function served(folder, at, use) {
-  const server = spawn(process.execPath, ['shop.mjs'], { cwd: folder, env: { ...process.env, DATABASE_URL: shop }, stdio: 'inherit' });
+  const server = spawn(process.execPath, ['shop.mjs'], {
+    cwd: folder,
+    env: { ...process.env, DATABASE_URL: shop },
+    stdio: 'inherit',
+  });
   try {
     await reached(at, server);
     return await use(server);
@@ -75,7 +87,9 @@ async function served(folder, at, use) {
 
 async function curl(at, key = 'order-1') {
   const command = blocks('Express', 'sh')[2];
-  const bash = spawn('bash', ['-c', command.replace('localhost:8000', `localhost:${at}`).replace('order-1', key)], { stdio: ['ignore', 'pipe', 'ignore'] });
+  const bash = spawn('bash', ['-c', command.replace('localhost:8000', `localhost:${at}`).replace('order-1', key)], {
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
   let said = '';
   for await (const chunk of bash.stdout) said += chunk;
   return said;
@@ -85,7 +99,10 @@ const status = (said) => said.split(' ')[1];
 
 /** Executes an installation of README.md, with the checkout where it is expected. */
 function install(folder, command) {
-  execFileSync('bash', ['-c', `${command} --prefer-offline --no-audit --no-fund --loglevel=error`], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] });
+  execFileSync('bash', ['-c', `${command} --prefer-offline --no-audit --no-fund --loglevel=error`], {
+    cwd: folder,
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
 }
 
 /** Four lines, two requests, a kill. */
@@ -110,10 +127,14 @@ async function played(framework, sentence) {
 
   const place = source.lastIndexOf(sentence);
   assert.ok(place > 0);
-  writeFileSync(program, `${source.slice(0, place)}await new Promise((wake) => setTimeout(wake, 60000));\n  ${source.slice(place)}`);
+  writeFileSync(
+    program,
+    `${source.slice(0, place)}await new Promise((wake) => setTimeout(wake, 60000));\n  ${source.slice(place)}`,
+  );
   await served(folder, at, async () => {
     void curl(at, 'order-2');
-    const sleeping = "SELECT count(*)::int FROM pg_stat_activity WHERE usename = 'app' AND state = 'idle in transaction'";
+    const sleeping =
+      "SELECT count(*)::int FROM pg_stat_activity WHERE usename = 'app' AND state = 'idle in transaction'";
     for (let n = 0; (await superuser('shop', sleeping))[0][0] === 0; n++) {
       assert.ok(n < 400, 'the request never slept');
       await sleep(50);
@@ -125,20 +146,27 @@ async function played(framework, sentence) {
   let third;
   await served(folder, at, async () => {
     // The server notices within a moment that the client is dead.
-    for (let n = 0; n < 50 && status(third = await curl(at, 'order-2')) === '409'; n++) await sleep(100);
+    for (let n = 0; n < 50 && status((third = await curl(at, 'order-2'))) === '409'; n++) await sleep(100);
   });
   assert.equal(status(third), '201', third);
   assert.deepEqual(await balances(), [40, 60]);
   const lines = source.match(/\/\/ \d$/gm).length;
   assert.ok(lines <= 4);
-  console.log(`ok ${framework}: ${lines} lines, two requests, a kill, one payment each: ${((performance.now() - began) / 1000).toFixed(0)} s`);
+  console.log(
+    `ok ${framework}: ${lines} lines, two requests, a kill, one payment each: ` +
+      `${((performance.now() - began) / 1000).toFixed(0)} s`,
+  );
 }
 
 /** The pieces that are no whole programs, with what they take for granted. */
 async function pieces() {
   await freshDatabase();
-  await superuser('shop', "SELECT idem_create_session('mail', inbox => true, owner => 'app')", 'CREATE TABLE delivery (message text)',
-    'GRANT INSERT ON delivery TO app');
+  await superuser(
+    'shop',
+    "SELECT idem_create_session('mail', inbox => true, owner => 'app')",
+    'CREATE TABLE delivery (message text)',
+    'GRANT INSERT ON delivery TO app',
+  );
   const folder = path.join(work, 'Express');
   const around = `import pg from 'pg';
     const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
@@ -147,25 +175,42 @@ async function pieces() {
     const app = { post() {}, use() {} };
     const processor = { charge: async () => ({ id: 'ch_1' }) };`;
   const piece = (title, key, more, before = '') => {
-    writeFileSync(path.join(folder, 'piece.mjs'), `${blocks(title, 'js')[0]}\n${around}\nconst key = '${key}';${before}\n${more}\nawait pool.end();`
-      .replace(/^(import .*)$([^]*?)(\nimport pg[^]*?const key = .*$)/m, '$1$3$2'));
-    return execFileSync(process.execPath, ['piece.mjs'], { cwd: folder, env: { ...process.env, DATABASE_URL: shop }, encoding: 'utf8' });
+    writeFileSync(
+      path.join(folder, 'piece.mjs'),
+      `${blocks(title, 'js')[0]}\n${around}\nconst key = '${key}';${before}\n${more}\nawait pool.end();`.replace(
+        /^(import .*)$([^]*?)(\nimport pg[^]*?const key = .*$)/m,
+        '$1$3$2',
+      ),
+    );
+    return execFileSync(process.execPath, ['piece.mjs'], {
+      cwd: folder,
+      env: { ...process.env, DATABASE_URL: shop },
+      encoding: 'utf8',
+    });
   };
   const told = 'console.log(answer.response, answer.replayed, answer.failed);';
   assert.equal(piece('Without a framework', 'k', told), '{ moved: 30 } false false\n');
   assert.equal(piece('Without a framework', 'k', told), '{ moved: 30 } true false\n');
   assert.deepEqual(await balances(), [70, 0]);
   piece('Effects outside of the database', 'l', '');
-  assert.deepEqual(await superuser('shop', "SELECT status, response FROM idem_lookup('payments', 'l')"), [['succeeded', { charge: 'ch_1' }]]);
+  assert.deepEqual(await superuser('shop', "SELECT status, response FROM idem_lookup('payments', 'l')"), [
+    ['succeeded', { charge: 'ch_1' }],
+  ]);
   assert.equal(piece('Inboxes', 'm', 'console.log(fresh); await client.close();'), "[ 'a' ]\n");
   assert.deepEqual(await superuser('shop', 'SELECT message FROM delivery'), [['hello']]);
   writeFileSync(path.join(folder, 'alone.mjs'), blocks('Tests of a handler', 'js')[0]);
   execFileSync(process.execPath, ['alone.mjs'], { cwd: folder });
   piece('Handlers that write', 'o', '');
-  const abandoned = "SELECT idem_begin('payments', 'abandoned', lease => '10 ms')"; // completed after the grace of 5 seconds
+  const abandoned = "SELECT idem_begin('payments', 'abandoned', lease => '10 ms')";
+  // It is completed after the grace of 5 seconds.
   await superuser('shop', abandoned);
   const done = "SELECT status, response FROM idem_lookup('payments', 'abandoned')";
-  const completer = piece('Abandoned requests', 'p', '', `setTimeout(() => process.kill(process.pid, 'SIGTERM'), 9000);`);
+  const completer = piece(
+    'Abandoned requests',
+    'p',
+    '',
+    `setTimeout(() => process.kill(process.pid, 'SIGTERM'), 9000);`,
+  );
   assert.equal(completer, '');
   assert.deepEqual(await superuser('shop', done), [['succeeded', { charge: 'ch_1' }]]);
   console.log('ok without a framework');
@@ -173,15 +218,24 @@ async function pieces() {
 
 /** The migration, in a database of its own. */
 async function migration() {
-  await superuser('postgres', 'DROP DATABASE IF EXISTS shop WITH (FORCE)', 'DROP ROLE IF EXISTS app', 'CREATE DATABASE shop', 'CREATE ROLE app LOGIN');
+  await superuser(
+    'postgres',
+    'DROP DATABASE IF EXISTS shop WITH (FORCE)',
+    'DROP ROLE IF EXISTS app',
+    'CREATE DATABASE shop',
+    'CREATE ROLE app LOGIN',
+  );
   const folder = path.join(work, 'migration');
   mkdirSync(path.join(folder, 'migrations'), { recursive: true });
   writeFileSync(path.join(folder, 'package.json'), '{}');
   install(folder, 'npm install node-pg-migrate pg');
   writeFileSync(path.join(folder, 'migrations', '1_idempotence.mjs'), blocks('Migrations', 'js')[0]);
-  const migrate = (direction) => execFileSync('npx', ['node-pg-migrate', direction], {
-    cwd: folder, env: { ...process.env, DATABASE_URL: shop.replace('user=app', `user=${user}`) }, stdio: ['ignore', 'ignore', 'inherit'],
-  });
+  const migrate = (direction) =>
+    execFileSync('npx', ['node-pg-migrate', direction], {
+      cwd: folder,
+      env: { ...process.env, DATABASE_URL: shop.replace('user=app', `user=${user}`) },
+      stdio: ['ignore', 'ignore', 'inherit'],
+    });
   const sessions = () => superuser('shop', 'SELECT session, owner::text FROM idempotence.sessions');
   migrate('up');
   assert.deepEqual(await sessions(), [['payments', 'app']]);
@@ -191,7 +245,10 @@ async function migration() {
 }
 
 const checkout = path.join(work, 'idempotence', 'clients', 'node');
-cpSync(path.resolve(process.argv[2]), checkout, { recursive: true, filter: (file) => !/\/(node_modules|dist)$/.test(file) });
+cpSync(path.resolve(process.argv[2]), checkout, {
+  recursive: true,
+  filter: (file) => !/\/(node_modules|dist)$/.test(file),
+});
 assert.ok(!existsSync(path.join(checkout, 'dist')));
 try {
   await played('Express', 'return { status: 201');

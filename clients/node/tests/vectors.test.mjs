@@ -77,10 +77,17 @@ class Calls {
     }));
     const [, session, key, payload] = this.args(step);
     try {
-      const answer = await lease(pool, session, key, payload, (lent) => {
-        held = lent;
-        return work.do(pool);
-      }, this.options(step, 'lease', 'wait', 'deadline'));
+      const answer = await lease(
+        pool,
+        session,
+        key,
+        payload,
+        (lent) => {
+          held = lent;
+          return work.do(pool);
+        },
+        this.options(step, 'lease', 'wait', 'deadline'),
+      );
       if (way) assert.ok(way.cut(), 'the wire was not cut');
       return held ? { ...held, status: held.takenOver ? 'taken_over' : 'started' } : answer;
     } finally {
@@ -125,7 +132,11 @@ class Calls {
     const session = step.session === undefined ? this.stage.run : step.session;
     const found = await check(this.pool(step), session);
     const says = step.expect.says?.filter((text) => found.some((sentence) => sentence.includes(text)));
-    return { problems: found.map((sentence) => sentence.split(':')[0]), says, edition: found.edition?.split(' ')[0] === edition };
+    return {
+      problems: found.map((sentence) => sentence.split(':')[0]),
+      says,
+      edition: found.edition?.split(' ')[0] === edition,
+    };
   }
 
   async client({ name, window }) {

@@ -1,6 +1,6 @@
 //! The endpoint that returns the answer to a request under its key.
 
-use super::{Idempotent, failed};
+use super::options::{Idempotent, failed};
 use crate::Error;
 use crate::database::Database;
 use crate::http::reply::Reply;

@@ -1,6 +1,6 @@
 //! The connection as an argument of a handler.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::conn::{Conn, Slot};
 use crate::database::Database;
 use axum::extract::FromRequestParts;

@@ -1,8 +1,8 @@
 //! A protected request whose effects are outside the database: it is executed with a lease.
 
-use super::Idempotent;
 use super::failure::Raised;
 use super::handler::{Handler, Sent, call, whole};
+use super::options::Idempotent;
 use crate::Error;
 use crate::database::Database;
 use crate::http::reply::{self, Reply};

@@ -1,8 +1,8 @@
 //! A protected request whose effects are in the database: begin, the handler, and the record are one transaction.
 
-use super::Idempotent;
 use super::failure::Raised;
 use super::handler::{Handler, Sent, call, whole};
+use super::options::Idempotent;
 use crate::Error;
 use crate::conn::Loan;
 use crate::database::Database;

@@ -2,7 +2,7 @@
 
 use super::body::{self, Read};
 use super::handler::{Handler, Sent};
-use super::{Idempotent, failed};
+use super::options::{Idempotent, failed};
 use crate::database::Database;
 use crate::http::{key, problem};
 use axum::body::Body;

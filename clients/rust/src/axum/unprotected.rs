@@ -3,7 +3,7 @@
 
 use super::failure::Raised;
 use super::handler::{Handler, call};
-use super::{Idempotent, failed};
+use super::options::{Idempotent, failed};
 use crate::Error;
 use crate::conn::Loan;
 use crate::database::Database;
