@@ -91,13 +91,13 @@ pub(super) fn report_of(error: &CaughtError) -> &ErrorReportWithLevel {
 
 /// Runs `work`. If it raises an error of PostgreSQL with this code, returns what `replacement` makes of it, and flushes the
 /// error; where `replacement` returns nothing, the error is raised again. Nothing was rolled back, so the caller raises the
-/// replacement. Unlike [`caught`] this costs nothing where there is no error.
+/// replacement. Unlike `caught` this costs nothing where there is no error.
 pub fn replaced<T, E>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
     replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<E>,
 ) -> Result<T, E> {
-    std::panic::catch_unwind(AssertUnwindSafe(work)).or_else(|payload| {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let error = payload.downcast::<CaughtError>().unwrap_or_else(|other| std::panic::resume_unwind(other));
         let replaced = match &*error {
             CaughtError::PostgresError(report) if report.sql_error_code() == code => replacement(report),
@@ -106,7 +106,7 @@ pub fn replaced<T, E>(
         let replaced = replaced.unwrap_or_else(|| error.rethrow());
         // SAFETY: the error was copied from PostgreSQL's error stack, and is not raised again.
         unsafe { pg_sys::FlushErrorState() };
-        Err(replaced)
+        replaced
     })
 }
 
