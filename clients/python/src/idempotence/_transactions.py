@@ -149,8 +149,8 @@ class Tx:
     async def retryable(self, error: BaseException) -> bool:
         """Whether the same transaction may be sent again. Only the state of this connection decides, and what the
         server has reported on it: an error of another database or of the network is the application's."""
-        state, reported = sqlstate(error), await self.reported(error)
-        if state and reported and not isinstance(error, Spoilt):
+        state = sqlstate(error)
+        if state and not isinstance(error, Spoilt) and await self.reported(error):
             return bool(RETRYABLE.match(state))
         # A connection that the handler has closed or cancelled is lost without an error of the driver.
         return self.lost() and (raised_by_driver(error) or any(map(of_lost_connection, self.errors)))
