@@ -155,6 +155,8 @@ class Attempt:
 
     async def retryable(self, error: BaseException) -> bool:
         """Whether another attempt may succeed. See Tx.retryable."""
+        if not isinstance(error, Exception):
+            return False  # the request is cancelled, and must not wait for anything
         if self.opening:
             state = sqlstate(error)
             return bool(RETRYABLE.match(state)) if state else of_driver(error)
