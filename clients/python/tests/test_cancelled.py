@@ -16,7 +16,7 @@ import servers
 
 pytest.importorskip("fastapi")
 
-from fastapi import BackgroundTasks, Depends, FastAPI  # noqa: E402
+from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException  # noqa: E402
 from sqlalchemy import text  # noqa: E402
 from sqlalchemy.orm import Session  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
@@ -313,3 +313,40 @@ def test_sessions_are_closed_for_good():
     asyncio.run(requests())
     with pytest.raises(Exception, match="permanently closed"):
         seen[0].execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_task_that_outlives_its_handler_keeps_nothing_of_a_refused_request(name):
+    """It executes one statement after the other, while the adapter rolls back, records and commits."""
+    keys, ended = [uuid.uuid4().hex for _ in range(5)], []
+
+    async def stray(conn, key):
+        try:
+            while True:
+                await insert(conn, key)
+                if drivers.asynchronous(name):
+                    await asyncio.sleep(0)
+        except Exception as error:
+            ended.append(error)
+
+    async def handler(conn, key, tasks):
+        if drivers.asynchronous(name):
+            tasks = asyncio.ensure_future(stray(conn, key))
+            await asyncio.sleep(0.01)
+            raise HTTPException(402, str(id(tasks)))
+        threading.Thread(target=lambda: finish(stray(conn, key)), daemon=True).start()
+        time.sleep(0.01)
+        raise HTTPException(402)
+
+    async def requests():
+        pools = drivers.Pools(name)
+        async with pools.stack, client_of(application(Idempotent(await pools.get(), "cancelled"), handler)) as post:
+            for key in keys:
+                assert (await post(key)).status_code in (402, 500)
+
+    asyncio.run(requests())
+    last = time.monotonic() + 10
+    while len(ended) < len(keys):
+        assert time.monotonic() < last
+        time.sleep(0.05)
+    assert [effects(key) for key in keys] == [0] * len(keys)

@@ -197,7 +197,8 @@ class Runner:
             if not lost:
                 lost.append(True)
                 tx.lost = lambda: True
-                raise ConnectionResetError("the answer to COMMIT is lost")
+                with tx.noting_errors():
+                    raise ConnectionResetError("the answer to COMMIT is lost")
             return rows
 
         tx = await driver_of(await self.pools.get()).open(2)

@@ -12,6 +12,7 @@ import json
 import re
 from typing import Any
 
+from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped]
 from asyncpg.transaction import TransactionState  # type: ignore[import-untyped]
 
 from ._errors import Spoilt, sqlstate
@@ -57,6 +58,14 @@ class AsyncpgTx(BorrowedTx):
         self.raw = getattr(conn, "_con", conn)  # a pool lends a proxy, which it disables when it takes it back
         self.conn.add_query_logger(self.note)
 
+    async def retire(self) -> None:
+        """Disables the connection that the pool has lent, as the pool does when it takes it back."""
+        if isinstance(self.conn, PoolConnectionProxy) and self.conn._con is not None:
+            holder = self.conn._holder
+            self.conn._detach()
+            self.raw._pool_release_ctr += 1  # prepared statements and cursors
+            self.conn = holder._proxy = PoolConnectionProxy(holder, self.raw)
+
     def note(self, query: Any) -> None:
         if query.exception is not None:
             self.errors.append(query.exception)
@@ -76,6 +85,7 @@ class AsyncpgTx(BorrowedTx):
         statements = [UNDO] if undo and self.has_savepoint else []
         statements += [with_literals(*record)] if record else []
         with self.noting_errors():
+            await self.retire()
             await self.end("; ".join([*statements, "COMMIT"]))
 
     async def end(self, sql: str = "COMMIT") -> None:

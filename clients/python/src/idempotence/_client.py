@@ -19,8 +19,9 @@ _REGISTER = (
 
 @dataclasses.dataclass
 class _Lane:
-    """Sends the numbers of one place in the window, one after the other. So number n is sent when the answer to
-    n - window is in. `session` is where `number` belongs. `doubtful`: nobody knows what became of that number."""
+    """Sends the numbers of one slot of the window, one after the other: number n is sent after the answer to number
+    n - window has arrived. `number` belongs to `session`. `doubtful`: it is not known whether that number was
+    executed."""
 
     place: int
     session: str = ""
@@ -29,9 +30,9 @@ class _Lane:
 
 
 class Client:
-    """Registers under a name, which fences whoever has it, and sends requests with numbers of its own, as many at once
-    as `window`. A session that has ended is registered anew, after a look back at what was done in it. `timeout`: how
-    long (seconds) it may be silent before its session ends."""
+    """Registers under a name, which fences the former owner of that name, and sends requests with numbers of its own,
+    as many at once as `window`. If its session has ended, it looks up what was executed there, and registers again.
+    `timeout`: how long (seconds) the client may be silent before its session ends."""
 
     def __init__(
         self, pool: Any, name: str, window: int = 5, timeout: float | None = None, deadline: float = 30
@@ -44,20 +45,20 @@ class Client:
         self._made = False
 
     def send(self, payload: Any, work: Callable[[Any], Any]) -> Any:
-        """Executes a request once, under the next number: as `run`. Waits while `window` others are in flight."""
+        """Executes a request once, under the next number, as `run` does. Waits while `window` others are in flight."""
         return self.driver.do(self._send(payload, work))
 
     def close(self) -> Any:
-        """Ends the session, which else counts until its timeout."""
+        """Ends the session, which otherwise ends after its timeout."""
         return self.driver.do(self._close())
 
     async def _registered(self, ended: str | None = None) -> str:
-        """The session; a new one where there is none, or none but the one that has ended."""
+        """The session; a new one if there is none, or if it is the one that has ended."""
         await settle(self._lock.acquire())
         try:
             if self.session is None or self.session == ended:
-                # Made before the first attempt, so that the same registration, asked for again, is one. By the
-                # database: the time in it tells which of two registrations came first.
+                # Created before the first attempt, so that a repeated registration is the same one. It is created
+                # by the database, since its timestamp decides which of two registrations came first.
                 (request_id,) = await ask(self.driver, self.deadline, "SELECT idem_generate_id()::text")
                 args = (self.name, self.window, interval(self.timeout), request_id)
                 self.session, granted = await ask(self.driver, self.deadline, _REGISTER, *args)
@@ -100,14 +101,15 @@ class Client:
             answer = await attempt.answered(lambda: attempt.executed(work))
             lane.number += self.window
         except Exception as error:
-            # What is final was rolled back, and the number is free. Of a lost connection nobody knows.
+            # After a final error the number is free, since all was rolled back. After a lost connection the number
+            # may have been executed.
             lane.doubtful = isinstance(error, InProgress) or attempt.left(self.deadline) <= 0
             raise
         lane.doubtful = False
         return answer
 
     async def _decide(self, lane: _Lane) -> None:
-        """Uses the number up, whether it was done or not: no late copy may take effect under it any more."""
+        """Settles the number, so that no late copy of its request takes effect any more."""
         sql = "SELECT status FROM idem_settle(CAST($1 AS text), CAST($2 AS text))"
         try:
             (status,) = await ask(self.driver, self.deadline, sql, lane.session, str(lane.number))
@@ -120,8 +122,8 @@ class Client:
         lane.number, lane.doubtful = lane.number + self.window, False
 
     async def _look_back(self, lane: _Lane) -> Answer | None:
-        """What came of a number of a session that has ended, where nothing can be begun any more. None: it was not
-        done."""
+        """The outcome of a number of a session that has ended, in which nothing can be begun any more. None: it was
+        not executed."""
         attempt = Attempt(self.driver, lane.session, lane.number, deadline=self.deadline)
 
         async def look() -> Answer | None:
@@ -130,7 +132,7 @@ class Client:
             except Exception as error:
                 if sqlstate(error) != "ID004":
                     raise
-                return None  # not even the session is known: it never had an outcome
+                return None  # the session is unknown, so it never had an outcome
             if found.status in ("in_progress", "not_here"):
                 raise InProgress(lane.number)
             if found.status == "suspended":

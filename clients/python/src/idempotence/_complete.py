@@ -14,12 +14,13 @@ from ._transactions import Driver
 
 log = logging.getLogger("idempotence")
 
-# The back-off counts from the end of the last attempt, and all completers see the same count.
+# The back-off counts from the end of the last attempt, and all completers see the same count. A request that stopped at
+# a checkpoint without a lease has no attempt.
 _ABANDONED = """
-SELECT request, attempt FROM idempotence.unfinished
+SELECT request, coalesce(attempt, 1) FROM idempotence.unfinished
 WHERE session = CAST($1 AS text) AND last IS NULL
   AND coalesce(leased_until, since) + make_interval(secs =>
-        least(CAST(CAST($2 AS text) AS float8) * 2 ^ (least(attempt, 20) - 1), 300)) <= clock_timestamp()
+        least(CAST(CAST($2 AS text) AS float8) * 2 ^ (least(coalesce(attempt, 1), 20) - 1), 300)) <= clock_timestamp()
 ORDER BY since LIMIT 100
 """
 

@@ -11,6 +11,7 @@ from typing import Any
 RETRYABLE = re.compile("08|25P03|40001|40P01|53|55P03|57P0[1-35]")
 _DRIVERS = ("psycopg", "asyncpg", "sqlalchemy", "django.db")
 NO_COMMIT = "the handler must not commit or roll back: the adapter commits after the answer is recorded"
+NO_CLOSE = "the handler must not close the connection: the adapter commits after the answer is recorded"
 
 
 class Final(Exception):
@@ -91,8 +92,25 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
+def detail(error: BaseException) -> str:
+    """The DETAIL of an error that the server has reported."""
+    for each in (error, getattr(error, "orig", None), error.__cause__):
+        found = getattr(getattr(each, "diag", None), "message_detail", None) or getattr(each, "detail", None)
+        if isinstance(found, str):
+            return found
+    return ""
+
+
 def of_driver(error: BaseException) -> bool:
     """Whether a driver, a pool or the network raised the error, and not the application."""
-    return isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError)) or any(
-        kind.__module__.startswith(_DRIVERS) for kind in type(error).__mro__
-    )
+    return isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError)) or raised_by_driver(error)
+
+
+def raised_by_driver(error: BaseException) -> bool:
+    return any(kind.__module__.startswith(_DRIVERS) for kind in type(error).__mro__)
+
+
+def of_lost_connection(error: BaseException) -> bool:
+    """Whether a driver reports such an error when the connection is lost."""
+    state = sqlstate(error)
+    return bool(RETRYABLE.match(state)) if state else True

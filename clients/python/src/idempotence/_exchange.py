@@ -9,11 +9,11 @@ from typing import Any
 
 from ._await import settle
 from ._body import signature
-from ._errors import InProgress, Interrupted, Superseded, sqlstate
+from ._errors import InProgress, Interrupted, Superseded, detail, sqlstate
 from ._lease import Done, Lease
 from ._options import Facts, Options
 from ._reply import Answered, Reply
-from ._run import Answer, Attempt, encoded
+from ._run import Answer, Attempt
 from ._transactions import Driver
 
 log = logging.getLogger("idempotence")
@@ -105,7 +105,7 @@ class Exchange:
             try:
                 await self.commit(reply, raised)
             except Exception as error:
-                raise self.too_large(error, reply) or error from None
+                raise self.too_large(error) or error from None
         await self.close(None)
 
     async def commit(self, reply: Reply, undo: bool) -> None:
@@ -125,16 +125,15 @@ class Exchange:
             try:
                 await settle(await self.driver.call(lambda: held.record(response, reply.refusal)))
             except Exception as error:
-                raise self.too_large(error, reply) or error from None
+                raise self.too_large(error) or error from None
         # What is not final leaves the lease to expire.
         await self.close(None if held.answer or held.released else Answered(reply))
 
-    def too_large(self, error: Exception, reply: Reply) -> Answered | None:
+    def too_large(self, error: Exception) -> Answered | None:
         if sqlstate(error) != "ID009":
             return None
         log.error("the response of a request is too large to be recorded", exc_info=error)
-        size = len((encoded(reply.recorded(self.options.headers)) or "").encode())
-        return self.options.problem("response-too-large", size=size)
+        return self.options.problem("response-too-large", found=detail(error))
 
     async def close(self, error: BaseException | None, abandoned: bool = False) -> None:
         """Ends what is open. Without a COMMIT before it nothing is kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -15,8 +16,11 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ._await import settle
-from ._errors import NO_COMMIT, Spoilt, TransactionEnded
+from ._errors import NO_CLOSE, NO_COMMIT, Spoilt, TransactionEnded
 from ._transactions import Driver, Fetch, Tx
+
+# How long (seconds) a statement may take that is running when the handler returns.
+_PATIENCE = 5
 
 
 def is_psycopg(raw: Any) -> bool:
@@ -91,6 +95,20 @@ def disconnect(raw: Any) -> None:
         broken.shutdown(socket.SHUT_RDWR)
 
 
+async def quiet(raw: Any) -> None:
+    """Waits for a statement that a task or thread of the handler is executing."""
+    if raw._pipeline is not None:
+        raise RuntimeError("the handler has left a pipeline open")
+    if not raw.lock.locked():
+        return
+    if is_asynchronous(raw):
+        async with asyncio.timeout(_PATIENCE), raw.lock:
+            return
+    if not raw.lock.acquire(timeout=_PATIENCE):
+        raise TimeoutError("a thread of the handler is still executing a statement")
+    raw.lock.release()
+
+
 async def break_off(raw: Any) -> None:
     """Closes a connection on which a statement may be running, after that statement has failed."""
     disconnect(raw)
@@ -134,6 +152,9 @@ def _lent(kind: Any) -> Any:
         def rollback(self) -> Any:
             raise RuntimeError(NO_COMMIT)
 
+        def close(self) -> Any:
+            raise RuntimeError(NO_CLOSE)
+
         def __del__(self) -> None:
             """The connection is closed by its pool, or by `close`."""
 
@@ -176,24 +197,34 @@ class PsycopgTx(Tx):
         # In autocommit mode statements would take effect one by one after a ROLLBACK that the handler executes.
         raw._autocommit = False
 
+    def end_use(self) -> None:
+        if isinstance(self.conn, _ended(self.kind)):
+            return
+        self.conn.__dict__ = {}
+        self.conn.__class__ = _ended(self.kind)
+
+    async def retire(self) -> None:
+        self.end_use()
+        await quiet(self.raw)
+
     async def start(self) -> None:
-        await begin(self.conn)
+        await begin(self.raw)
 
     async def send(self, sql: str, *args: Any) -> Fetch:
-        return rows(await execute(self.conn, sql, *args))
+        return rows(await execute(self.raw, sql, *args))
 
     async def release(self) -> None:
         if has_failed(self.raw):
             raise Spoilt
 
     async def end(self) -> None:
-        self.committed = await execute(self.conn, "COMMIT")
+        self.committed = await execute(self.raw, "COMMIT")
 
     async def ended(self) -> None:
         check_tag(self.committed)
 
     def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
-        return pipeline(self.conn)
+        return pipeline(self.raw)
 
     async def failed(self) -> bool:
         return has_failed(self.raw)
@@ -206,8 +237,7 @@ class PsycopgTx(Tx):
 
     async def close(self, abandoned: bool = False) -> None:
         raw = self.raw
-        self.conn.__dict__ = {}
-        self.conn.__class__ = _ended(self.kind)
+        self.end_use()
         del raw.idempotence
         try:
             if raw.closed:

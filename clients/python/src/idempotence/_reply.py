@@ -76,8 +76,8 @@ PROBLEMS = {
     "response-too-large": (
         500,
         "The response is too large to be recorded",
-        "The response takes {size} bytes, more than the setting idempotence.max_response of the database allows. The"
-        " effects of the request were rolled back.",
+        "{found} The limit is the setting idempotence.max_response of the database. The effects of the request were"
+        " rolled back.",
     ),
     "unavailable": (
         503,

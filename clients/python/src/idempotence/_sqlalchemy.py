@@ -7,15 +7,17 @@ pipeline of the driver's connection; other drivers wait for each answer.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import threading
 from typing import Any
 
 from sqlalchemy import event, text
 from sqlalchemy.exc import PendingRollbackError
 
 from ._await import settle
-from ._errors import Spoilt, sqlstate
+from ._errors import Spoilt, TransactionEnded, sqlstate
 from ._transactions import Driver, Fetch, Statement, Tx
 
 try:
@@ -46,11 +48,20 @@ async def send(conn: Any, sql: str, *args: Any) -> Fetch:
     return fetch
 
 
+def _caller() -> Any:
+    """The thread and the task that are running."""
+    try:
+        return threading.get_ident(), asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident(), None
+
+
 def _note(context: Any) -> None:
     """Called for each error of an engine. The transaction of the connection notes it."""
     tx = context.connection and context.connection.info.get("idempotence")
     if tx is not None:
-        tx.errors += [context.original_exception, context.sqlalchemy_exception]
+        errors = (context.original_exception, context.sqlalchemy_exception)
+        tx.errors += [error for error in errors if isinstance(error, Exception)]
 
 
 class SqlalchemyTx(Tx):
@@ -62,16 +73,28 @@ class SqlalchemyTx(Tx):
         self.pipelined = _psycopg is not None and _psycopg.is_psycopg(raw)
         self.nested: Any = None
         self.session: Any = None
+        self.owner: Any = None
         self.sync.info["idempotence"] = self
         engine = self.sync.engine
         if not event.contains(engine, "handle_error", _note):
             event.listen(engine, "handle_error", _note)
+        event.listen(self.sync, "before_cursor_execute", self.guard)
         if make_session is None:
             self.conn = connection
         else:
             self.conn = self.session = make_session(
                 bind=connection, join_transaction_mode="create_savepoint", close_resets_only=False
             )
+
+    def guard(self, *_: Any) -> None:
+        """Called before each statement. Once the handler has returned, only the adapter executes any."""
+        if self.owner is not None and self.owner != _caller():
+            raise TransactionEnded
+
+    async def retire(self) -> None:
+        self.owner = _caller()
+        if self.pipelined:
+            await _psycopg.quiet(self.raw)
 
     async def start(self) -> None:
         self.root = await settle(self.connection.begin())
@@ -113,6 +136,7 @@ class SqlalchemyTx(Tx):
     async def commit(self, record: Statement | None = None, undo: bool = False) -> None:
         if not self.has_savepoint and self.session is not None and not undo:
             with self.noting_errors():
+                await self.retire()
                 await self.flush()
                 await self.release()
         await super().commit(record, undo)
@@ -152,6 +176,7 @@ class SqlalchemyTx(Tx):
             _psycopg.disconnect(self.raw)
 
     async def close(self, abandoned: bool = False) -> None:
+        self.owner = _caller()
         if not self.sync.closed and not self.sync.invalidated:
             self.sync.info.pop("idempotence", None)
             if self.pipelined and not self.raw.closed and (abandoned or self.raw.lock.locked()):

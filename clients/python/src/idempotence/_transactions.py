@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ._await import T, finish, uninterrupted
-from ._errors import RETRYABLE, Spoilt, sqlstate
+from ._errors import RETRYABLE, Spoilt, of_lost_connection, raised_by_driver, sqlstate
 
 Statement = tuple[str, tuple[Any, ...]]
 Fetch = Callable[[], Awaitable[list[Any]]]
@@ -48,6 +48,10 @@ class Tx:
 
     async def flush(self) -> None:
         """Sends the statements that the handler's session has kept back."""
+
+    async def retire(self) -> None:
+        """The handler has returned: refuses every use of its connection by tasks and threads that it has started, and
+        waits for a statement that one of them is executing."""
 
     async def release(self) -> None:
         """Keeps the handler's effects. COMMIT releases the savepoint."""
@@ -86,7 +90,8 @@ class Tx:
     # What the callers use.
 
     async def query(self, sql: str, *args: Any) -> list[Any]:
-        return await (await self.send(sql, *args))()
+        with self.noting_errors():
+            return await (await self.send(sql, *args))()
 
     async def begin(self) -> None:
         """BEGIN alone: the transaction of a request that is not protected."""
@@ -107,6 +112,7 @@ class Tx:
     async def commit(self, record: Statement | None = None, undo: bool = False) -> None:
         """The statement that records, and COMMIT. `undo`: without the handler's effects."""
         with self.noting_errors():
+            await self.retire()
             if not undo:
                 await self.flush()
             async with self.folded():
@@ -143,10 +149,11 @@ class Tx:
     async def retryable(self, error: BaseException) -> bool:
         """Whether the same transaction may be sent again. Only the state of this connection decides, and what the
         server has reported on it: an error of another database or of the network is the application's."""
-        state = sqlstate(error)
-        if state and not isinstance(error, Spoilt) and await self.reported(error):
+        state, reported = sqlstate(error), await self.reported(error)
+        if state and reported and not isinstance(error, Spoilt):
             return bool(RETRYABLE.match(state))
-        return self.lost()
+        # A connection that the handler has closed or cancelled is lost without an error of the driver.
+        return self.lost() and (raised_by_driver(error) or any(map(of_lost_connection, self.errors)))
 
 
 class Driver:

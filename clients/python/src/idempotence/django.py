@@ -130,13 +130,9 @@ def serve(options: Options, request: Any, call: Callable[[], Any]) -> Any:
     """`call` calls the view and returns its response, and whether an exception was its cause."""
     sent = getattr(request, "_request", request)  # of REST framework
     known = facts(sent)
-    identity = options
-    if options.identity is not None:
-        identity = options.but(identity=_blocking(options.identity))
+    read = functools.partial(read_body, options, sent, known.length)
     try:
-        exchange = finish(
-            Exchange.of(identity, options.driver(), known, request, lambda: read_body(options, sent, known.length))
-        )
+        exchange = finish(Exchange.of(options, options.driver(), known, request, read))
     except Answered as answered:
         return made(answered.reply)
 
@@ -152,7 +148,7 @@ def serve(options: Options, request: Any, call: Callable[[], Any]) -> Any:
 
 
 def _blocking(identity: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Identities that are coroutines run in a loop of their own."""
+    """A view blocks, so an identity that is a coroutine runs in a loop of its own."""
 
     def blocking(request: Any) -> Any:
         async def awaited() -> Any:
@@ -206,6 +202,11 @@ def _derives(kind: Any, name: str) -> bool:
 
 class _Idempotent(Options):
     """See `idempotent`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.identity is not None:
+            self.identity = _blocking(self.identity)
 
     def __call__(self, view: View) -> View:
         check_view(view)
