@@ -4,7 +4,7 @@
 #   PROFILE    the cargo profile to build with (default: release)
 #   DESTDIR    a directory to install into instead of /
 #   HOURS      how many hours the report looks back (default: 6)
-#   ARGS       options for the suite, the demo and the benchmark (--help lists those of the last two)
+#   ARGS       options for the demo and the benchmark (--help lists them)
 #   CITUS_SOURCE  the source tree of Citus, or an archive of it, for test-citus
 
 # make splits names at blanks, and what it removes would be another directory.
@@ -56,9 +56,12 @@ installcheck: ## test the installed extension in the running server (PGHOST, PGP
 lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
 	@scripts/lint.sh $(PG_CONFIG)
 
-# One run at a time in a checkout. A second one waits.
-test: ## test everything, on PostgreSQL 15 to 18 (ARGS='--quick [VERSION]': a part, in minutes); does all the set-up itself
+# Of two runs in one checkout the second waits.
+test: ## test the extension on the server of PG_CONFIG (default: Debian's PostgreSQL 15), in minutes; does all the set-up
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh $(ARGS)
+
+test-all: ## run every suite on PostgreSQL 15 to 18, in up to an hour; says first what it installs, and does all the set-up
+	@mkdir -p target && flock -o target/test.lock scripts/test_all.sh $(ARGS)
 
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
 	@mkdir -p target && flock -o target/test.lock scripts/test_citus.sh $(ARGS)
@@ -97,4 +100,4 @@ clean: ## remove all that was built in this checkout
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all managed install uninstall dist deb rpm package debian installcheck lint test test-citus test-fleet demo bench report pgxn oci sbom clean help
+.PHONY: all managed install uninstall dist deb rpm package debian installcheck lint test test-all test-citus test-fleet demo bench report pgxn oci sbom clean help

@@ -221,9 +221,11 @@ def throughput(conn, application, variant, keys, seconds):
     wrk += [f"http://127.0.0.1:{application.port}", "--", variant.path, prefix, str(different)]
     said = subprocess.run(wrk, check=True, capture_output=True, text=True).stdout.splitlines()[-1].split()
     requests, failed, took = int(said[0]), int(said[1]), float(said[2])
-    # What was under way when wrk ended comes to its end before the next variant is measured.
+    # What was under way when wrk ended comes to its end before the next variant is measured. The wait has an end: a
+    # route may leave a transaction open when its client disconnects, as sqlx does if it is sending BEGIN.
     busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND state <> 'idle'"
-    while conn.execute(busy, (ROLE,)).fetchone()[0]:
+    last = time.monotonic() + 3
+    while conn.execute(busy, (ROLE,)).fetchone()[0] and time.monotonic() < last:
         time.sleep(0.01)
     counts = "SELECT count(*), count(DISTINCT key) FROM chaos_effect WHERE starts_with(key, %s)"
     effects, different = conn.execute(counts, (f"{prefix}-",)).fetchone()
