@@ -16,9 +16,9 @@ trap server_remove EXIT
 python=$("$root/scripts/venv.sh")
 export CARGO_TARGET_DIR=$root/target/clients/rust
 manifest=$here/../Cargo.toml
-cargo_tests() { cargo test --quiet --locked --manifest-path "$manifest" --all-features "$@"; }
+tests=(cargo test --quiet --locked --manifest-path "$manifest" --all-features)
 quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served
-quietly cargo_tests --no-run
+quietly "${tests[@]}" --no-run
 served=$CARGO_TARGET_DIR/debug/examples/served
 
 settings=("shared_preload_libraries = 'idempotence'")
@@ -35,12 +35,28 @@ for driver in tokio-postgres sqlx; do
     IDEM_SERVED="$served $driver {port} $IDEM_URI $vectors" timeout 300 "$python" -m pytest -p no:cacheprovider -q --tb=short \
         test_http_vectors.py || status=1
 done
-timeout 300 cargo_tests --test vectors || status=1
-timeout 100 cargo_tests --lib || status=1
+timeout 300 "${tests[@]}" --test vectors || status=1
+timeout 100 "${tests[@]}" --lib || status=1
 if [ -z "${IDEM_MANAGED:-}" ]; then
     for test in axum options trips completer; do
-        timeout 400 cargo_tests --test "$test" || status=1
+        timeout 400 "${tests[@]}" --test "$test" || status=1
     done
+    # The same layer through PgBouncer, which gives each transaction another connection of the server. The skipped test runs
+    # queries as sqlx does, with prepared statements, which not every version of PgBouncer supports.
+    if command -v pgbouncer >/dev/null; then
+        pooler=$(mktemp -d)
+        [ "$(id -u)" -ne 0 ] || chown postgres: "$pooler"
+        printf '%s\n' '[databases]' "* = host=$PGHOST port=$PGPORT user=postgres" '[pgbouncer]' 'listen_addr =' \
+            "unix_socket_dir = $pooler" 'listen_port = 6432' 'auth_type = any' 'pool_mode = transaction' \
+            'ignore_startup_parameters = extra_float_digits' "logfile = $pooler/log" "pidfile = $pooler/pid" >"$pooler/ini"
+        as_server_user pgbouncer -q -d "$pooler/ini"
+        for test in axum options; do
+            IDEM_POOLER="postgresql:///clients?host=$pooler&port=6432&user=postgres" \
+                timeout 400 "${tests[@]}" --test "$test" -- --skip sqlx_functions || status=1
+        done
+        kill "$(cat "$pooler/pid")"
+        rm -rf "$pooler"
+    fi
     # Its debugging information is that of the rest, so that the compiled crates serve both.
     PATH=$server_bin:$PATH CARGO_TERM_QUIET=true CARGO_PROFILE_DEV_DEBUG=false \
         timeout 900 "$python" "$here/typed.py" "$IDEM_URI" "$(command -v cargo)" || {

@@ -33,11 +33,12 @@ pub async fn connect() -> Client {
     client
 }
 
-/// A pool of few connections: a leak exhausts it.
+/// A pool of few connections: a leak exhausts it. IDEM_POOLER: a URI of the same database through a pooler.
 pub async fn pool<D: Driver>(size: usize) -> D {
     static DONE: OnceCell<()> = OnceCell::const_new();
     DONE.get_or_init(async || connect().await.batch_execute(SETUP).await.expect("the setup succeeds")).await;
-    D::open(&Place { uri: uri(), user: None, database: None, host: None }, size)
+    let uri = std::env::var("IDEM_POOLER").unwrap_or_else(|_| uri());
+    D::open(&Place { uri, user: None, database: None, host: None }, size)
 }
 
 /// A name that no other test and no earlier run has used.
