@@ -5,20 +5,21 @@
 -- functions. A scheduler calls idem_sweep() once a minute. DROP SCHEMA idempotence CASCADE removes everything. See
 -- docs/managed.md.
 --
--- Privileges. Roles have no privilege on any table. They write through one view, the door. Its row contains the current
--- role, and its trigger does what is asked with the rights of the owner. A role name in an argument could be forged, and
--- inside a SECURITY DEFINER function current_user is the owner; a view, however, reports the current_user of the query
--- that reads it. Functions that run as the owner have their search_path pinned, so operators, functions and types are
--- those of pg_catalog, and they execute no code of a caller. Functions that run as their caller qualify every name, or
--- have the path pinned as well.
+-- Privileges. Roles have no privilege on any table. They write through one view, the door. Its row contains the
+-- current role, and its trigger does what is asked with the rights of the owner. A role name in an argument could
+-- be forged, and inside a SECURITY DEFINER function current_user is the owner; a view, however, reports the
+-- current_user of the query that reads it. Functions that run as the owner have their search_path pinned, so
+-- operators, functions and types are those of pg_catalog, and they execute no code of a caller. Functions that run
+-- as their caller qualify every name, or have the path pinned as well.
 --
--- Settings of the caller. A SET clause costs several thousand instructions at each call and prevents inlining, so only
--- search_path has one, in functions that callers or triggers enter. PL/pgSQL functions pin plpgsql.variable_conflict by a
--- directive, write strings that contain backslashes as E'...', and are written so that plpgsql.extra_errors finds nothing.
+-- Settings of the caller. A SET clause costs several thousand instructions at each call and prevents inlining, so
+-- only search_path has one, in functions that callers or triggers enter. PL/pgSQL functions pin
+-- plpgsql.variable_conflict by a directive, write strings that contain backslashes as E'...', and are written so
+-- that plpgsql.extra_errors finds nothing.
 --
--- Execution. A begin acquires an advisory lock and inserts the outcome's row, which is open; the record completes it. A
--- deferred constraint trigger refuses to commit an open row (ID008). The row becomes visible, is rolled back and is kept
--- together with the effects of the request, also across savepoints.
+-- Execution. A begin acquires an advisory lock and inserts the outcome's row, which is open; the record completes
+-- it. A deferred constraint trigger refuses to commit an open row (ID008). The row becomes visible, is rolled back
+-- and is kept together with the effects of the request, also across savepoints.
 BEGIN;
 SET LOCAL client_min_messages = warning;
 SET LOCAL check_function_bodies = on;
