@@ -911,7 +911,6 @@ RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-  s idempotence.session;
   o idempotence.outcome;
 BEGIN
   PERFORM idempotence._flush_at_commit();
@@ -924,8 +923,6 @@ BEGIN
     WHERE p.session = NEW.session AND p.request = NEW.request;
     RETURN NULL;
   END IF;
-  SELECT * INTO s FROM idempotence.session t WHERE t.id = NEW.session;
-  PERFORM idempotence._probe(s, NEW.request);
   o.session := NEW.session;
   o.key := NEW.request;
   o.token := NEW.token;
@@ -1059,6 +1056,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   at timestamptz := clock_timestamp();
   s idempotence.session := idempotence._session_of(who, session, false, 'use its requests');
+  latest idempotence.session;
   locks bigint[];
   o idempotence.outcome;
   p idempotence.pending;
@@ -1129,8 +1127,14 @@ BEGIN
       CONTINUE WHEN locked;
       SELECT w.kept, w.free INTO locked, free FROM idempotence._wait_for(locks, until, s.id, k) w;
       IF free THEN
-        -- Both the session's secret and the loan may have changed during the wait.
-        s := idempotence._session_of(who, session, false, 'use its requests');
+        -- The loan may have changed during the wait, and with it the secret. Otherwise the caller goes on under the rules
+        -- that were in force when it asked; that the session is still open is verified before a request starts.
+        SELECT * INTO latest FROM idempotence.session u WHERE u.id = s.id;
+        IF NOT idempotence._may(who, latest, false) THEN
+          PERFORM idempotence._refuse('not user', session, 'use its requests');
+        END IF;
+        s.secret := latest.secret;
+        s.former_secret := latest.former_secret;
         locked := locked AND locks = idempotence._locks_of(s, k);
         locks := idempotence._locks_of(s, k);
         CONTINUE;
