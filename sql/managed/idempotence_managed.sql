@@ -842,20 +842,16 @@ BEGIN
                          AND p.token IS DISTINCT FROM o.token);
   ELSIF o.class IN ('s', 'f', 'c') THEN
     -- Another transaction holds the lock. It has not begun the request yet if the outcome can be written into all
-    -- segments: then its begin will find it.
+    -- segments: then its begin will find it. Otherwise this waits for it, not long, and fails with 55P03. The error is
+    -- not caught, because a subtransaction must not be rolled back during COMMIT.
     PERFORM idempotence._limit_waits(clock_timestamp() + interval '100 milliseconds');
-    BEGIN
-      FOR n IN 0..3 LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM idempotence.outcome t
-                              WHERE t.session = o.session AND t.key = o.key AND t.segment = n
-                                AND t.recorded_at = o.recorded_at);
-        o.segment := n;
-        lost := lost OR idempotence._put(o, clock_timestamp()) IS NULL;
-      END LOOP;
-    EXCEPTION
-      WHEN lock_not_available THEN
-        lost := true;
-    END;
+    FOR n IN 0..3 LOOP
+      CONTINUE WHEN EXISTS (SELECT FROM idempotence.outcome t
+                            WHERE t.session = o.session AND t.key = o.key AND t.segment = n
+                              AND t.recorded_at = o.recorded_at);
+      o.segment := n;
+      lost := lost OR idempotence._put(o, clock_timestamp()) IS NULL;
+    END LOOP;
     lost := lost OR EXISTS (SELECT FROM idempotence.session t WHERE t.id = o.session AND t.ended_at IS NOT NULL);
   ELSE
     lost := true;
