@@ -1,9 +1,9 @@
--- The way from one server to another: idem_export and idem_import, for the edition for managed services. Install it over
--- idempotence_managed.sql, as the same role:
+-- idem_export and idem_import, which move sessions from one server to another, for the edition for managed services.
+-- Install it over idempotence_managed.sql, as the same role:
 --
 --   psql -v ON_ERROR_STOP=1 -f idempotence_moving.sql
 --
--- What idem_export gives, idem_import takes, here as in the extension; docs/administration.md says what both do.
+-- idem_import accepts the rows of idem_export, of this edition and of the extension; see docs/administration.md.
 
 BEGIN;
 SET LOCAL client_min_messages = warning;
@@ -86,15 +86,15 @@ DECLARE
   ring_position bigint;
   is_new boolean;
   unknown text := (SELECT min(c) FROM jsonb_object_keys(r) c
-                   WHERE c <> ALL ('{key,status,response,failed,recorded_at,expires_at,payload,fingerprint,token,attempt,'
-                                   'begun_at,leased_until,point,state}'));
+                   WHERE c <> ALL ('{key,status,response,failed,recorded_at,expires_at,payload,fingerprint,token,'
+                                   'attempt,begun_at,leased_until,point,state}'));
 BEGIN
   IF unknown IS NOT NULL THEN
     RAISE EXCEPTION 'the query to import from has a column of another name' USING
       ERRCODE = 'invalid_parameter_value',
       DETAIL = format('Found "%s".', unknown),
-      HINT = 'Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, by these names, or of '
-             'those that idem_export() gives.';
+      HINT = 'Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, by these '
+             'names, or of those that idem_export() gives.';
   END IF;
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, r ->> 'key');
   named := idempotence._named(session, k);
@@ -136,7 +136,8 @@ BEGIN
               idempotence._past(r ->> 'recorded_at', at), at, k, who,
               CASE WHEN r ->> 'payload' IS NOT NULL THEN idempotence.idem_fingerprint(r -> 'payload') END,
               (r ->> 'token')::bigint, nullif(r -> 'response', 'null'));
-    o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz, greatest(o.recorded_at, made) + idempotence._ttl_of(s)),
+    o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz,
+                                   greatest(o.recorded_at, made) + idempotence._ttl_of(s)),
                           at + interval '3650 days');
     IF o.expires_at <= at THEN
       RETURN 3;
@@ -155,40 +156,60 @@ BEGIN
   END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION idempotence._move(who name, call idempotence.door) RETURNS idempotence.door LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION idempotence._move(who name, call idempotence.door)
+RETURNS idempotence.door
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
 BEGIN
   CASE call.act
-  WHEN 'export' THEN PERFORM idempotence._close_for_export(who, call.session, call.point);
-  WHEN 'import' THEN call.places := ARRAY[idempotence._import_row(who, call.session, call.payload)];
+  WHEN 'export' THEN
+    PERFORM idempotence._close_for_export(who, call.session, call.point);
+  WHEN 'import' THEN
+    call.places := ARRAY[idempotence._import_row(who, call.session, call.payload)];
   END CASE;
   RETURN call;
 END $$;
 
 CREATE OR REPLACE FUNCTION idempotence.idem_export(session text, reason text, prefix text DEFAULT NULL)
-RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz,
-               attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$ #variable_conflict use_variable
+RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz,
+               expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text,
+               state jsonb)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
 BEGIN
   UPDATE idempotence.door SET act = 'export', session = session, point = reason;
-  -- The fingerprints of the extension are others, so none is told.
+  -- The extension computes other fingerprints, so none is exported.
   RETURN QUERY
-  SELECT k.request, k.status, k.response, NULL::uuid, k.token, k.recorded_at, k.expires_at, NULL::integer, NULL::timestamptz, NULL::timestamptz, NULL, NULL::jsonb
-  FROM idempotence.kept k WHERE k.session = session AND k.expires_at > clock_timestamp() AND (prefix IS NULL OR starts_with(k.request, prefix))
+  SELECT k.request, k.status, k.response, NULL::uuid, k.token, k.recorded_at, k.expires_at, NULL::integer,
+         NULL::timestamptz, NULL::timestamptz, NULL, NULL::jsonb
+  FROM idempotence.kept k
+  WHERE k.session = session AND k.expires_at > clock_timestamp() AND (prefix IS NULL OR starts_with(k.request, prefix))
   UNION ALL
-  SELECT p.request, 'unfinished', NULL, NULL, p.token, p.written_at, NULL, p.attempt, p.begun_at, p.leased_until, p.point, p.state
-  FROM idempotence.own_pending p WHERE p.session = session AND (prefix IS NULL OR starts_with(p.request, prefix))
+  SELECT p.request, 'unfinished', NULL, NULL, p.token, p.written_at, NULL, p.attempt, p.begun_at, p.leased_until,
+         p.point, p.state
+  FROM idempotence.own_pending p
+  WHERE p.session = session AND (prefix IS NULL OR starts_with(p.request, prefix))
     AND greatest(p.leased_until, p.written_at) + p.ttl > clock_timestamp();
 END $$;
-CREATE OR REPLACE FUNCTION idempotence.idem_import(session text, query text, reason text, OUT imported bigint, OUT present bigint, OUT expired bigint)
-LANGUAGE plpgsql AS $$ #variable_conflict use_variable
-DECLARE r pg_catalog.jsonb; n pg_catalog.int8[]; counts pg_catalog.int8[] := ARRAY[0, 0, 0];
+
+CREATE OR REPLACE FUNCTION idempotence.idem_import(
+  session text, query text, reason text, OUT imported bigint, OUT present bigint, OUT expired bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+  r pg_catalog.jsonb;
+  n pg_catalog.int8[];
+  counts pg_catalog.int8[] := ARRAY[0, 0, 0];
 BEGIN
   PERFORM idempotence._must('reason', reason IS NULL), idempotence._check_call('idem_import', session);
   FOR r IN EXECUTE pg_catalog.format('SELECT pg_catalog.to_jsonb(q) FROM (%s) q', query) LOOP  -- as the caller
     UPDATE idempotence.door SET act = 'import', session = session, payload = r RETURNING places INTO n;
     counts[n[1]] := counts[n[1]] OPERATOR(pg_catalog.+) 1;
   END LOOP;
-  imported := counts[1]; present := counts[2]; expired := counts[3];
+  imported := counts[1];
+  present := counts[2];
+  expired := counts[3];
 END $$;
-GRANT EXECUTE ON FUNCTION idempotence.idem_export(text, text, text), idempotence.idem_import(text, text, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION idempotence.idem_export(text, text, text), idempotence.idem_import(text, text, text)
+  TO PUBLIC;
 COMMIT;

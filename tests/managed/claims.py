@@ -102,6 +102,8 @@ def cursors(control):
 
     # A lease of a failed cursor.
     begin_in_cursor(first, "leased", ", lease => '1 hour'")
+    # An assert-enabled server requires that a lock is still held on the table of a deferred trigger: a read acquires one.
+    first.execute("SELECT idem_lookup('claims', 'leased')")
     one = outcome(second, begin("leased"), effect("second", "leased"), record("leased"))
     two = outcome(first, ("SELECT 'none'",))
     tell(one == ("started", True) and two == ("40001", False), f"a lease that was begun in a failed cursor is refused at COMMIT: {one}, {two}")
