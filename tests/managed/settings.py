@@ -83,10 +83,11 @@ SELECT status FROM idem_lookup('{s}l', 'm1')
 SELECT idem_once('{s}t', 'no uuid')
 SELECT status FROM idem_begin('{s}t', '018f2b1c-7e2a-7000-8000-000000000001')
 BEGIN; SELECT idem_claim('{s}t', idem_generate_id()); ROLLBACK
-SELECT status, attempt, expires_at - now() BETWEEN '29 s' AND '31 s' FROM idem_begin('{s}', 'l', payload => '1', lease => '30 seconds')
+SELECT status, attempt FROM idem_begin('{s}', 'l', payload => '1', lease => '1 hour 30 minutes')
+SELECT extract(epoch FROM leased_until - begun_at) FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'
 SELECT status FROM idem_begin('{s}', 'l', wait => '0')
 SELECT status FROM idem_begin('{s}', 'l', wait => '0.1')
-SELECT idem_extend('{s}', 'l', (SELECT token FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'), '1 minute') > now()
+SELECT idem_extend('{s}', 'l', (SELECT token FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'), '2 hours') > now()
 SELECT request, state, attempt, leased_until > now() FROM idempotence.unfinished WHERE session = '{s}' ORDER BY 1
 BEGIN; SELECT status, point FROM idem_begin('{s}', 'c'); SELECT idem_checkpoint('{s}', 'c', 'half', '{{"s": 1}}'); COMMIT
 SELECT status, point, state::text FROM idem_lookup('{s}', 'c')
@@ -97,7 +98,7 @@ SELECT status FROM idem_begin('{s}', 'sl', lease => '10 milliseconds')
 SELECT pg_sleep(0.05)
 BEGIN; SELECT status, attempt FROM idem_begin('{s}', 'sl'); SELECT idem_record('{s}', 'sl', failed => true) IS NOT NULL; COMMIT
 SELECT request, status, response::text FROM idem_outcomes('{s}', most => 100) ORDER BY request COLLATE "C"
-SELECT count(*) FROM idem_outcomes('{s}l', since => now() - interval '1 minute', before => now() + interval '1 minute')
+SELECT count(*) FROM idem_outcomes('{s}l', since => now() - interval '1 hour', before => now() + interval '1 hour')
 SELECT count(*) FROM idem_outcomes('{s}', status => 'nonsense')
 SELECT idem_forget('{s}', 'a', 'why')
 SELECT status FROM idem_lookup('{s}', 'a')

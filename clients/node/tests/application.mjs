@@ -53,17 +53,18 @@ export async function fastifyApp(fastify, pool, handler, options, { use = () => 
 export const expresses = { 'express 5': express5, 'express 4': express4 };
 export const fastifies = { 'fastify 5': fastify5, 'fastify 4': fastify4 };
 
-/** Asks the route. The headers of the answer as Node reads them, with `raw` for their names and order. */
+/** Asks the route. With a `signal`, the caller may disconnect. The headers of the answer as Node reads them, with `raw` for their names and order. */
 export async function request(
   server,
   key,
-  { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000 } = {},
+  { body = '{"a":1}', headers = {}, method = 'POST', path = '/', timeout = 10_000, signal } = {},
 ) {
   const request = http.request({
     host: '127.0.0.1',
     port: server.address().port,
     method,
     path,
+    signal,
     agent: false,
     headers: {
       ...(key === undefined ? {} : { 'Idempotency-Key': key }),

@@ -1,6 +1,7 @@
 // Fastify: every way in which a handler answers, hooks and plugins in front, and what would bypass Fastify.
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { Readable } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
@@ -255,18 +256,21 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
       ));
 
     test('what a handler has answered is kept though its caller has gone', async () => {
-      const server = await fastifyApp(fastify, pool, async (request, reply, conn) => {
-        await effect(conn, request.headers['idempotency-key']);
-        await sleep(400);
-        return reply.code(201).send({ paid: true });
-      });
-      const key = fresh();
-      await assert.rejects(send(server, key, { timeout: 150 }));
-      let answer;
-      while ((answer = await send(server, key)).status === 409) await sleep(50);
-      assert.deepEqual([answer.status, answer.replayed, await effects(key)], [201, true, 1]);
-      server.close();
-      await idle(pool);
+      const caller = new AbortController();
+      await serves(
+        async (request, reply, conn) => {
+          await effect(conn, request.headers['idempotency-key']);
+          caller.abort();
+          if (!reply.raw.destroyed) await once(reply.raw, 'close');
+          return reply.code(201).send({ paid: true });
+        },
+        async (post, key) => {
+          await assert.rejects(post({ signal: caller.signal }), { name: 'AbortError' });
+          let answer;
+          while ((answer = await post()).status === 409) await sleep(50);
+          assert.deepEqual([answer.status, answer.replayed, await effects(key)], [201, true, 1]);
+        },
+      );
     });
 
     test('with app.inject, as in tests of an application', async () => {

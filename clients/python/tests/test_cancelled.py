@@ -350,3 +350,33 @@ def test_a_task_that_outlives_its_handler_keeps_nothing_of_a_refused_request(nam
         assert time.monotonic() < last
         time.sleep(0.05)
     assert [effects(key) for key in keys] == [0] * len(keys)
+
+
+@pytest.mark.parametrize(
+    "name",
+    drivers.some(["psycopg-async", "asyncpg", "sqlalchemy-async", "sqlalchemy-psycopg-async"], ["sqlalchemy-async"]),
+)
+def test_a_time_limit_that_the_handler_has_set_on_a_statement_is_its_own(name):
+    """SQLAlchemy closes the connection of a statement that is cancelled. This is no lost connection, so the handler is
+    not called again."""
+    key, other, calls = uuid.uuid4().hex, uuid.uuid4().hex, []
+
+    async def handler(conn, key, tasks):
+        calls.append(key)
+        await insert(conn, key)
+        if len(calls) == 1:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(transaction_of(conn).query("SELECT pg_sleep(5)"), 0.2)
+        return {}
+
+    async def requests():
+        pools = drivers.Pools(name)
+        async with pools.stack, client_of(application(Idempotent(await pools.get(), "cancelled"), handler)) as post:
+            assert (await post(key)).status_code == 500
+            assert calls == [key] and effects(key) == 0
+            # No connection is missing.
+            for each in (key, other):
+                assert (await post(each)).status_code == 200
+
+    asyncio.run(requests())
+    assert (effects(key), effects(other)) == (1, 1)

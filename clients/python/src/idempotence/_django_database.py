@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
-from ._errors import Spoilt
+from ._errors import NO_CLOSE, Spoilt
 from ._transactions import Driver, Fetch, Tx
 
 try:
@@ -40,23 +40,52 @@ class DjangoTx(BorrowedTx):
     """`outer` is the transaction, and `inner` the savepoint: both are Django's atomic(), so Django drops the on_commit
     hooks of effects that are rolled back, and calls the others after COMMIT.
 
-    Within a TestCase `outer` is a savepoint in the transaction of the test, and nothing is committed."""
+    Within a TestCase `outer` is a savepoint in the transaction of the test, and nothing is committed.
+
+    The view works on Django's own connection `conn`. With psycopg 3 that has `lent`, instead of the connection `raw` of
+    the driver, until the view has returned: cursors that the view has kept are refused from then on."""
 
     def __init__(self, driver: Driver, conn: Any) -> None:
         super().__init__(driver, conn)
         conn.ensure_connection()
-        self.raw: Any = conn.connection
-        self.pipelined = _psycopg is not None and _psycopg.is_psycopg(self.raw)
         self.in_test = conn.in_atomic_block
         self.outer: Any = None
         self.inner: Any = None
         self.enter()
+        # Django has connected anew if the connection has failed a check of CONN_HEALTH_CHECKS.
+        self.raw: Any = conn.connection
+        self.pipelined = _psycopg is not None and _psycopg.is_psycopg(self.raw)
+        self.lent: Any = _psycopg.lend(self.raw, self) if self.pipelined else self.raw
+        self.in_use = True
+        conn.connection = self.lent
         conn.execute_wrappers.append(self.execute)
+        conn.close = self.refuse_close  # Django's own close() returns the connection to the pool
 
     def execute(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         """Notes the errors of the handler's statements."""
         with self.noting_errors():
             return execute(sql, params, many, context)
+
+    def refuse_close(self) -> None:
+        raise RuntimeError(NO_CLOSE)
+
+    def end_use(self) -> None:
+        """Gives Django the connection of the driver back, and refuses what the view has kept."""
+        if not self.in_use:
+            return
+        self.in_use, conn = False, self.conn
+        del conn.close
+        with contextlib.suppress(ValueError):
+            conn.execute_wrappers.remove(self.execute)
+        if self.pipelined:
+            if conn.connection is self.lent:
+                conn.connection = self.raw
+            _psycopg.end_use(self.lent, self.raw)
+
+    async def retire(self) -> None:
+        self.end_use()
+        if self.pipelined:
+            await _psycopg.quiet(self.raw)
 
     def enter(self) -> None:
         """Switches autocommit off. The BEGIN is sent by `start`."""
@@ -104,6 +133,7 @@ class DjangoTx(BorrowedTx):
     async def ended(self) -> None:
         if self.pipelined and not self.in_test:
             _psycopg.check_tag(self.committed)
+        self.end_use()
         # The request has taken effect. A hook that fails is logged, and does not change its answer.
         if not self.in_test:
             self.conn.run_on_commit = [(sids, hook, True) for sids, hook, _ in self.conn.run_on_commit]
@@ -125,7 +155,7 @@ class DjangoTx(BorrowedTx):
 
     def lost(self) -> bool:
         # After an error at COMMIT Django has connected anew.
-        return self.conn.connection is not self.raw or bool(self.raw.closed)
+        return self.conn.connection not in (self.raw, self.lent) or bool(self.raw.closed)
 
     def disconnect(self) -> None:
         if self.pipelined:
@@ -133,8 +163,9 @@ class DjangoTx(BorrowedTx):
 
     async def close(self, abandoned: bool = False) -> None:
         conn = self.conn
-        with contextlib.suppress(ValueError):
-            conn.execute_wrappers.remove(self.execute)
+        self.end_use()
+        if self.pipelined and not self.raw.closed and self.raw.lock.locked():
+            await _psycopg.break_off(self.raw)
         try:
             for block in (self.inner, self.outer):
                 if block is not None:

@@ -186,25 +186,35 @@ def _ended(kind: Any) -> Any:
     return named_as(kind, Ended)
 
 
+def lend(raw: Any, tx: Tx) -> Any:
+    """The connection that the handler uses in place of the pool's one."""
+    kind: Any = type(raw)
+    raw.idempotence = tx
+    lent = object.__new__(_lent(kind))
+    lent.__dict__ = raw.__dict__
+    return lent
+
+
+def end_use(lent: Any, raw: Any) -> None:
+    """From now on every use of the lent connection is refused. The adapter goes on with the pool's one."""
+    kind: Any = type(raw)
+    ended = _ended(kind)
+    if type(lent) is not ended:
+        lent.__dict__ = {}
+        lent.__class__ = ended
+        del raw.idempotence
+
+
 class PsycopgTx(Tx):
     def __init__(self, driver: Driver, raw: Any) -> None:
         super().__init__(driver)
         self.raw, self.autocommit = raw, raw.autocommit
-        raw.idempotence = self
-        self.kind: Any = type(raw)
-        self.conn: Any = object.__new__(_lent(self.kind))  # type: ignore[arg-type]
-        self.conn.__dict__ = raw.__dict__
+        self.conn = lend(raw, self)
         # In autocommit mode statements would take effect one by one after a ROLLBACK that the handler executes.
         raw._autocommit = False
 
-    def end_use(self) -> None:
-        if isinstance(self.conn, _ended(self.kind)):
-            return
-        self.conn.__dict__ = {}
-        self.conn.__class__ = _ended(self.kind)
-
     async def retire(self) -> None:
-        self.end_use()
+        end_use(self.conn, self.raw)
         await quiet(self.raw)
 
     async def start(self) -> None:
@@ -237,8 +247,7 @@ class PsycopgTx(Tx):
 
     async def close(self, abandoned: bool = False) -> None:
         raw = self.raw
-        self.end_use()
-        del raw.idempotence
+        end_use(self.conn, raw)
         try:
             if raw.closed:
                 return

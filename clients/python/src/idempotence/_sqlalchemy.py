@@ -59,9 +59,11 @@ def _caller() -> Any:
 def _note(context: Any) -> None:
     """Called for each error of an engine. The transaction of the connection notes it."""
     tx = context.connection and context.connection.info.get("idempotence")
-    if tx is not None:
-        errors = (context.original_exception, context.sqlalchemy_exception)
-        tx.errors += [error for error in errors if isinstance(error, Exception)]
+    if tx is None:
+        return
+    errors = (context.original_exception, context.sqlalchemy_exception)
+    tx.errors += [error for error in errors if isinstance(error, Exception)]
+    tx.cancelled = tx.cancelled or not isinstance(context.original_exception, Exception)
 
 
 class SqlalchemyTx(Tx):
@@ -74,6 +76,8 @@ class SqlalchemyTx(Tx):
         self.nested: Any = None
         self.session: Any = None
         self.owner: Any = None
+        # Whether a statement was cancelled. SQLAlchemy then closes the connection.
+        self.cancelled = False
         self.sync.info["idempotence"] = self
         engine = self.sync.engine
         if not event.contains(engine, "handle_error", _note):
@@ -170,6 +174,10 @@ class SqlalchemyTx(Tx):
 
     def lost(self) -> bool:
         return bool(self.sync.invalidated or self.sync.closed or (self.pipelined and self.raw.closed))
+
+    async def retryable(self, error: BaseException) -> bool:
+        # The handler has cancelled its statement, for example by asyncio.wait_for(), and would do so again.
+        return not self.cancelled and await super().retryable(error)
 
     def disconnect(self) -> None:
         if self.pipelined:

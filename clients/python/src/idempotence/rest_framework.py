@@ -3,7 +3,8 @@
     class Pay(IdempotentMixin, APIView):
         idempotent = idempotent("payments", identity=lambda request: request.user.pk)
 
-A view that is a function has `@idempotent("payments")` below `@api_view(["POST"])`.
+A view that is a function has `@idempotent("payments")` below `@api_view(["POST"])`. If ATOMIC_REQUESTS is set it also
+has `@transaction.non_atomic_requests`, above both; the mixin does so by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
 
 from . import django
 from ._options import Options
@@ -47,6 +49,13 @@ class IdempotentMixin:
         if not isinstance(getattr(self, "idempotent", None), Options):
             raise ImproperlyConfigured(f'{type(self).__name__} needs: idempotent = idempotent("payments")')
 
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        view = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        options = kwargs.get("idempotent", getattr(cls, "idempotent", None))
+        # With ATOMIC_REQUESTS its COMMIT would come after the answer was recorded.
+        return transaction.non_atomic_requests(using=options.pool)(view) if isinstance(options, Options) else view
+
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         known = django.facts(request)
         if self.idempotent.protects(known.method) and (known.length or 0) <= self.idempotent.max_body:
@@ -55,10 +64,16 @@ class IdempotentMixin:
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
-        handler = getattr(self, request.method.lower(), None)
-        if handler is not None and self.idempotent.protects(request.method):
-            # A view exists for one request only. View sets set the methods of their actions in the same way.
-            setattr(self, request.method.lower(), functools.partial(self._protected, handler))
+        handler, using = getattr(self, request.method.lower(), None), self.idempotent.pool
+        if handler is None:
+            return
+        if self.idempotent.protects(request.method):
+            handler = functools.partial(self._protected, handler)
+        elif connections[using].settings_dict["ATOMIC_REQUESTS"]:
+            # as_view() has taken the view out of ATOMIC_REQUESTS, for all methods.
+            handler = transaction.atomic(using=using)(handler)
+        # A view exists for one request only. View sets set the methods of their actions in the same way.
+        setattr(self, request.method.lower(), handler)
 
     def _protected(self, handler: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
         return serve(self.idempotent, request, handler, args, kwargs)
