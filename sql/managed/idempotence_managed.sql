@@ -2185,6 +2185,42 @@ BEGIN
           FROM pg_catalog.json_each(pg_catalog.row_to_json(answer)) e LIMIT 1);
 END $$;
 
+-- The response of a command that failed: an object of the error's texts, of at most max_response bytes. If it would be
+-- larger, the message is truncated between two characters, and a detail or a hint that does not fit is null. If not
+-- even an empty message fits, the object has the SQLSTATE alone.
+CREATE OR REPLACE FUNCTION idempotence._error_response(state text, told text, detail text, hint text)
+RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  most bigint := (SELECT max_response FROM idempotence.settings);
+  room bigint;
+  excess integer;
+BEGIN
+  most := least(most, pg_size_bytes(nullif(current_setting('idempotence.max_response', true), '')));
+  -- In an object of strings, each string takes as many bytes as it has, and null takes none.
+  room := most - (pg_column_size(
+    jsonb_build_object('sqlstate', state, 'message', '', 'detail', NULL, 'hint', NULL)) - 4);
+  IF room < 0 THEN
+    RETURN jsonb_build_object('sqlstate', state);
+  END IF;
+  LOOP
+    excess := octet_length(told) - room;
+    EXIT WHEN excess <= 0;
+    -- A character has at most four bytes, so this never removes more characters than it has to.
+    told := left(told, length(told) - (excess + 3) / 4);
+  END LOOP;
+  room := room - octet_length(told);
+  IF detail = '' OR octet_length(detail) > room THEN
+    detail := NULL;
+  END IF;
+  room := room - coalesce(octet_length(detail), 0);
+  IF hint = '' OR octet_length(hint) > room THEN
+    hint := NULL;
+  END IF;
+  RETURN jsonb_build_object('sqlstate', state, 'message', told, 'detail', detail, 'hint', hint);
+END $$;
+
 CREATE OR REPLACE FUNCTION idempotence.idem_run(
   session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
   wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
@@ -2230,9 +2266,7 @@ BEGIN
           RAISE;
         END IF;
         refused := true;
-        t.response := pg_catalog.jsonb_build_object(
-          'sqlstate', state, 'message', told, 'detail', CASE WHEN detail OPERATOR(pg_catalog.<>) '' THEN detail END,
-          'hint', CASE WHEN hint OPERATOR(pg_catalog.<>) '' THEN hint END);
+        t.response := idempotence._error_response(state, told, detail, hint);
     END;
   END IF;
   UPDATE idempotence.door
