@@ -24,7 +24,8 @@ results=$root/target/managed/pg$(server_version "$pg_config")
 mkdir -p "$results"
 pooler='' packed='' golden='' settings=''
 clean_up() {
-    [ -z "$golden$settings" ] || kill $golden $settings 2>/dev/null || true
+    [ -z "$golden" ] || kill "$golden" 2>/dev/null || true
+    [ -z "$settings" ] || kill "$settings" 2>/dev/null || true
     [ -z "$packed" ] || rm -f "$packed"*
     [ -z "$pooler" ] || kill "$(<"$pooler")" 2>/dev/null || true
     server_remove
