@@ -26,11 +26,13 @@ standard_conforming_strings = off; escape_string_warning = on; backslash_quote =
 standard_conforming_strings = off, escape_string_warning = off, backslash_quote = on
 array_nulls = off; transform_null_equals = on; quote_all_identifiers = on
 plpgsql.extra_errors = 'all'; plpgsql.extra_warnings = 'all'
-plpgsql.variable_conflict = 'use_variable'; plpgsql.variable_conflict = 'use_column'; plpgsql.variable_conflict = 'error'
+plpgsql.variable_conflict = 'use_variable'; plpgsql.variable_conflict = 'use_column'
+plpgsql.variable_conflict = 'error'
 plpgsql.check_asserts = off; plpgsql.print_strict_params = on
 check_function_bodies = off; plan_cache_mode = 'force_generic_plan'; plan_cache_mode = 'force_custom_plan'
 enable_indexscan = off, enable_bitmapscan = off, enable_indexonlyscan = off; enable_seqscan = off
-enable_partition_pruning = off; constraint_exclusion = on; enable_nestloop = off; enable_sort = off; enable_tidscan = off
+enable_partition_pruning = off; constraint_exclusion = on; enable_nestloop = off; enable_sort = off
+enable_tidscan = off
 enable_memoize = off, enable_material = off, enable_hashjoin = off, enable_mergejoin = off
 jit = on, jit_above_cost = 0, jit_inline_above_cost = 0, jit_optimize_above_cost = 0
 parallel_setup_cost = 0, parallel_tuple_cost = 0, min_parallel_table_scan_size = 0, min_parallel_index_scan_size = 0
@@ -38,7 +40,8 @@ from_collapse_limit = 1, join_collapse_limit = 1, geqo_threshold = 2
 work_mem = '64kB'; temp_buffers = '800kB'; row_security = off; cursor_tuple_fraction = 1.0; hash_mem_multiplier = 1
 default_transaction_deferrable = on; default_transaction_isolation = 'repeatable read'
 default_transaction_isolation = 'serializable'; default_toast_compression = 'pglz'
-session_replication_role = local; synchronous_commit = off; synchronous_commit = local; synchronous_commit = remote_apply
+session_replication_role = local; synchronous_commit = off; synchronous_commit = local
+synchronous_commit = remote_apply
 client_encoding = 'LATIN1'; lc_messages = 'C'; track_functions = 'all'; track_activities = off
 lock_timeout = '1s'; deadlock_timeout = '10ms'; idle_in_transaction_session_timeout = '20s'; statement_timeout = '20s'
 client_min_messages = 'debug5'; debug_print_plan = on, debug_print_parse = on; log_statement_stats = on

@@ -179,8 +179,8 @@ class Stress:
         wait = dice.choice(("0", "0.1 s", "1 s", "2 s"))
         if cursor:
             run(
-                "DECLARE c CURSOR FOR SELECT t.* FROM generate_series(1, 2) i, LATERAL (SELECT status, replayed, attempt"
-                f" FROM idem_begin('{session}', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END, wait => '{wait}')) t"
+                "DECLARE c CURSOR FOR SELECT t.* FROM generate_series(1, 2) i,"
+                f" LATERAL (SELECT status, replayed, attempt FROM idem_begin('{session}', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END, wait => '{wait}')) t"
             )
             answer = run("FETCH c")
             run("SAVEPOINT s")
