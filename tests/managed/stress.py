@@ -180,7 +180,8 @@ class Stress:
         if cursor:
             run(
                 "DECLARE c CURSOR FOR SELECT t.* FROM generate_series(1, 2) i,"
-                f" LATERAL (SELECT status, replayed, attempt FROM idem_begin('{session}', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END, wait => '{wait}')) t"
+                " LATERAL (SELECT status, replayed, attempt"
+                f" FROM idem_begin('{session}', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END, wait => '{wait}')) t"
             )
             answer = run("FETCH c")
             run("SAVEPOINT s")
