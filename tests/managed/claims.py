@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """claims.py: whoever has begun a request has it until its transaction ends, and whoever was told of a lease keeps it.
 
-Cursors that fail in a savepoint release locks early; lookups hold the lock of a request for a moment; synchronous_commit may be
-off; a loan may be revoked. The server of the environment is used, as a superuser, with a database that has the edition.
+Cursors that fail in a savepoint release locks early; lookups hold the lock of a request for a moment;
+synchronous_commit may be off; a loan may be revoked. The server of the environment is used, as a superuser, with a
+database that has the edition.
 """
 
 import sys
@@ -13,7 +14,8 @@ import psycopg
 
 FAILURES = []
 CURSOR = """DECLARE c CURSOR FOR
-SELECT t.status FROM generate_series(1, 2) i, LATERAL (SELECT status FROM idem_begin('claims', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END{lease})) t"""
+SELECT t.status FROM generate_series(1, 2) i,
+  LATERAL (SELECT status FROM idem_begin('claims', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END{lease})) t"""
 
 
 def connect(**options):
@@ -77,7 +79,9 @@ def cursors(control):
     # The second begin waits for the row of the first one, and finds its outcome.
     begin_in_cursor(first, "waits")
     results = []
-    thread = threading.Thread(target=lambda: results.append(outcome(second, begin("waits"), effect("second", "waits"), record("waits"))))
+    thread = threading.Thread(
+        target=lambda: results.append(outcome(second, begin("waits"), effect("second", "waits"), record("waits")))
+    )
     thread.start()
     time.sleep(0.5)
     results.append(outcome(first, ("SELECT 'started'",), effect("first", "waits"), record("waits")))
@@ -97,24 +101,40 @@ def cursors(control):
         one = outcome(second, *second_statements)
         control.execute("SELECT setval('idempotence.keep', 86400)")
         two = outcome(first, ("SELECT 'started'",), effect("first", name), record(name))
-        tell(one[1] and two == ("40001", False), f"a begin that has lost its locks to {name} is refused at COMMIT: {one}, {two}")
-    tell(effects(control, "another segment") == 1 and effects(control, "a verdict") == 0, "and no request has two effects")
+        tell(
+            one[1] and two == ("40001", False),
+            f"a begin that has lost its locks to {name} is refused at COMMIT: {one}, {two}",
+        )
+    tell(
+        effects(control, "another segment") == 1 and effects(control, "a verdict") == 0,
+        "and no request has two effects",
+    )
 
     # A lease of a failed cursor.
     begin_in_cursor(first, "leased", ", lease => '1 hour'")
-    # An assert-enabled server requires that a lock is still held on the table of a deferred trigger: a read acquires one.
+    # An assert-enabled server requires that a lock is still held on the table of a deferred trigger: a read acquires
+    # one.
     first.execute("SELECT idem_lookup('claims', 'leased')")
     one = outcome(second, begin("leased"), effect("second", "leased"), record("leased"))
     two = outcome(first, ("SELECT 'none'",))
-    tell(one == ("started", True) and two == ("40001", False), f"a lease that was begun in a failed cursor is refused at COMMIT: {one}, {two}")
+    tell(
+        one == ("started", True) and two == ("40001", False),
+        f"a lease that was begun in a failed cursor is refused at COMMIT: {one}, {two}",
+    )
 
     # Nobody else wants it.
     begin_in_cursor(first, "alone")
-    tell(outcome(first, ("SELECT 'started'",), effect("first", "alone"), record("alone")) == ("started", True), "alone, it is committed")
+    tell(
+        outcome(first, ("SELECT 'started'",), effect("first", "alone"), record("alone")) == ("started", True),
+        "alone, it is committed",
+    )
     begin_in_cursor(first, "steps")
     first.execute("SELECT idem_checkpoint('claims', 'steps', 'half')")
     first.commit()
-    tell(second.execute("SELECT point FROM idem_begin('claims', 'steps')").fetchone() == ("half",), "and so is its checkpoint")
+    tell(
+        second.execute("SELECT point FROM idem_begin('claims', 'steps')").fetchone() == ("half",),
+        "and so is its checkpoint",
+    )
     second.rollback()
 
 
@@ -122,8 +142,11 @@ def lookups(control):
     """A lookup holds the lock in shared mode. Here one holds it for as long as a stopped process would."""
     lookup, caller = connect(), connect(autocommit=True)
     lock = "SELECT {} (idempotence._lock_of(s.secret, %s)) FROM idempotence.session s WHERE s.name = 'claims'"
-    for call in ("SELECT status FROM idem_begin('claims', 'looked at', wait => '0', lease => '1 hour')",
-                 "SELECT idem_record('claims', 'looked at', token => token) IS NOT NULL FROM idempotence.own_pending WHERE request = 'looked at'"):  # fmt: skip
+    for call in (
+        "SELECT status FROM idem_begin('claims', 'looked at', wait => '0', lease => '1 hour')",
+        "SELECT idem_record('claims', 'looked at', token => token) IS NOT NULL FROM idempotence.own_pending"
+        " WHERE request = 'looked at'",
+    ):
         lookup.execute(lock.format("pg_advisory_xact_lock_shared"), ("looked at",))
         threading.Timer(0.3, lookup.commit).start()
         caller.execute("SET idempotence.wait = 0")
@@ -154,7 +177,11 @@ def flushes(control):
     for name, call in (
         ("a lease", "SELECT idem_begin('claims', 'flushed', lease => '20 ms')"),
         ("a lease that is taken over", "SELECT pg_sleep(0.1), idem_begin('claims', 'flushed', lease => '1 hour')"),
-        ("an extension", "SELECT idem_extend('claims', 'flushed', p.token, '2 hours') FROM idempotence.own_pending p WHERE p.request = 'flushed'"),
+        (
+            "an extension",
+            "SELECT idem_extend('claims', 'flushed', p.token, '2 hours') FROM idempotence.own_pending p"
+            " WHERE p.request = 'flushed'",
+        ),
         ("a lease that is begun under a setting of a function", "SELECT careless('careless')"),
         ("a verdict", "SELECT idem_settle('claims', 'settled')"),
         ("a request that is given up", "SELECT pg_sleep(0.1), idem_begin('once', 'given up')"),
@@ -173,7 +200,10 @@ def flushes(control):
 def main():
     control = connect(autocommit=True)
     control.execute("CREATE TABLE claims (by text, key text)")
-    control.execute("SELECT idem_create_session('claims', ttl => '1 day'), idem_create_session('once', ttl => '1 day', max_attempts => 1)")
+    control.execute(
+        "SELECT idem_create_session('claims', ttl => '1 day'),"
+        " idem_create_session('once', ttl => '1 day', max_attempts => 1)"
+    )
     for test in (cursors, lookups, flushes):
         test(control)
     sys.exit(bool(FAILURES))

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""settings.py: every call answers the same under every setting of a session, as far as the setting is not about the answer.
+"""settings.py: every call answers the same under every setting of a session, as far as the setting is not about the
+answer.
 
-A scenario of some sixty calls is run once without any setting, twice to be sure that it is stable, and then under each setting.
-The server of the environment is used, as a superuser, with a database that has the edition.
+A scenario of some sixty calls is run once without any setting, twice to be sure that it is stable, and then under each
+setting. The server of the environment is used, as a superuser, with a database that has the edition.
 """
 
 import concurrent.futures
@@ -14,7 +15,8 @@ import sys
 
 import psycopg
 
-# DateStyle, TimeZone and the like change how PostgreSQL writes values; the edition neither reads nor writes them as text.
+# DateStyle, TimeZone and the like change how PostgreSQL writes values; the edition neither reads nor writes them as
+# text.
 SETTINGS = r"""
 DateStyle = 'German'; DateStyle = 'SQL, DMY'; DateStyle = 'Postgres, YMD'
 IntervalStyle = 'sql_standard'; IntervalStyle = 'iso_8601'; IntervalStyle = 'postgres_verbose'
@@ -24,11 +26,13 @@ standard_conforming_strings = off; escape_string_warning = on; backslash_quote =
 standard_conforming_strings = off, escape_string_warning = off, backslash_quote = on
 array_nulls = off; transform_null_equals = on; quote_all_identifiers = on
 plpgsql.extra_errors = 'all'; plpgsql.extra_warnings = 'all'
-plpgsql.variable_conflict = 'use_variable'; plpgsql.variable_conflict = 'use_column'; plpgsql.variable_conflict = 'error'
+plpgsql.variable_conflict = 'use_variable'; plpgsql.variable_conflict = 'use_column'
+plpgsql.variable_conflict = 'error'
 plpgsql.check_asserts = off; plpgsql.print_strict_params = on
 check_function_bodies = off; plan_cache_mode = 'force_generic_plan'; plan_cache_mode = 'force_custom_plan'
 enable_indexscan = off, enable_bitmapscan = off, enable_indexonlyscan = off; enable_seqscan = off
-enable_partition_pruning = off; constraint_exclusion = on; enable_nestloop = off; enable_sort = off; enable_tidscan = off
+enable_partition_pruning = off; constraint_exclusion = on; enable_nestloop = off; enable_sort = off
+enable_tidscan = off
 enable_memoize = off, enable_material = off, enable_hashjoin = off, enable_mergejoin = off
 jit = on, jit_above_cost = 0, jit_inline_above_cost = 0, jit_optimize_above_cost = 0
 parallel_setup_cost = 0, parallel_tuple_cost = 0, min_parallel_table_scan_size = 0, min_parallel_index_scan_size = 0
@@ -36,7 +40,8 @@ from_collapse_limit = 1, join_collapse_limit = 1, geqo_threshold = 2
 work_mem = '64kB'; temp_buffers = '800kB'; row_security = off; cursor_tuple_fraction = 1.0; hash_mem_multiplier = 1
 default_transaction_deferrable = on; default_transaction_isolation = 'repeatable read'
 default_transaction_isolation = 'serializable'; default_toast_compression = 'pglz'
-session_replication_role = local; synchronous_commit = off; synchronous_commit = local; synchronous_commit = remote_apply
+session_replication_role = local; synchronous_commit = off; synchronous_commit = local
+synchronous_commit = remote_apply
 client_encoding = 'LATIN1'; lc_messages = 'C'; track_functions = 'all'; track_activities = off
 lock_timeout = '1s'; deadlock_timeout = '10ms'; idle_in_transaction_session_timeout = '20s'; statement_timeout = '20s'
 client_min_messages = 'debug5'; debug_print_plan = on, debug_print_parse = on; log_statement_stats = on
@@ -59,7 +64,8 @@ BEGIN
 SELECT status, replayed, response FROM idem_begin('{s}', 'a', payload => '{{"a": 1.0, "b": [1, null]}}')
 SELECT idem_record('{s}', 'a', '{{"x": 1e3}}') IS NOT NULL
 COMMIT
-SELECT status, replayed, response::text, expires_at - recorded_at BETWEEN '35:59:59' AND '36:00:01' FROM idem_begin('{s}', 'a', payload => '{{"b": [1, null], "a": 1}}')
+SELECT status, replayed, response::text, expires_at - recorded_at BETWEEN '35:59:59' AND '36:00:01' FROM
+  idem_begin('{s}', 'a', payload => '{{"b": [1, null], "a": 1}}')
 SELECT status FROM idem_begin('{s}', 'a', payload => '{{"b": [1]}}')
 BEGIN; SELECT status FROM idem_begin('{s}', 't'); SELECT idem_record('{s}', 't', ttl => '1 hour') IS NOT NULL; COMMIT
 SELECT expires_at - recorded_at BETWEEN '59:59' AND '1:00:01' FROM idem_lookup('{s}', 't')
@@ -84,25 +90,30 @@ SELECT idem_once('{s}t', 'no uuid')
 SELECT status FROM idem_begin('{s}t', '018f2b1c-7e2a-7000-8000-000000000001')
 BEGIN; SELECT idem_claim('{s}t', idem_generate_id()); ROLLBACK
 SELECT status, attempt FROM idem_begin('{s}', 'l', payload => '1', lease => '1 hour 30 minutes')
-SELECT extract(epoch FROM leased_until - begun_at) FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'
+SELECT extract(epoch FROM leased_until - begun_at) FROM idempotence.own_pending WHERE session = '{s}' AND request =
+  'l'
 SELECT status FROM idem_begin('{s}', 'l', wait => '0')
 SELECT status FROM idem_begin('{s}', 'l', wait => '0.1')
-SELECT idem_extend('{s}', 'l', (SELECT token FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'), '2 hours') > now()
+SELECT idem_extend('{s}', 'l', (SELECT token FROM idempotence.own_pending WHERE session = '{s}' AND request = 'l'),
+  '2 hours') > now()
 SELECT request, state, attempt, leased_until > now() FROM idempotence.unfinished WHERE session = '{s}' ORDER BY 1
-BEGIN; SELECT status, point FROM idem_begin('{s}', 'c'); SELECT idem_checkpoint('{s}', 'c', 'half', '{{"s": 1}}'); COMMIT
+BEGIN; SELECT status, point FROM idem_begin('{s}', 'c'); SELECT idem_checkpoint('{s}', 'c', 'half', '{{"s": 1}}');
+  COMMIT
 SELECT status, point, state::text FROM idem_lookup('{s}', 'c')
 BEGIN; SELECT status, point, state::text FROM idem_begin('{s}', 'c'); SELECT idem_release('{s}', 'c'); COMMIT
 SELECT status, replayed FROM idem_settle('{s}', 'gone', response => '{{}}')
 SELECT status FROM idem_lookup('{s}', 'gone', wait => '10 ms')
 SELECT status FROM idem_begin('{s}', 'sl', lease => '10 milliseconds')
 SELECT pg_sleep(0.05)
-BEGIN; SELECT status, attempt FROM idem_begin('{s}', 'sl'); SELECT idem_record('{s}', 'sl', failed => true) IS NOT NULL; COMMIT
+BEGIN; SELECT status, attempt FROM idem_begin('{s}', 'sl'); SELECT idem_record('{s}', 'sl', failed => true) IS NOT
+  NULL; COMMIT
 SELECT request, status, response::text FROM idem_outcomes('{s}', most => 100) ORDER BY request COLLATE "C"
 SELECT count(*) FROM idem_outcomes('{s}l', since => now() - interval '1 hour', before => now() + interval '1 hour')
 SELECT count(*) FROM idem_outcomes('{s}', status => 'nonsense')
 SELECT idem_forget('{s}', 'a', 'why')
 SELECT status FROM idem_lookup('{s}', 'a')
-SELECT idem_key($q${{"a": 1, "b": "\\ \""}}$q$), idem_fingerprint('{{"a": [1.50, "x"]}}') = idem_fingerprint('{{"a": [1.5, "x"]}}')
+SELECT idem_key($q${{"a": 1, "b": "\\ \""}}$q$), idem_fingerprint('{{"a": [1.50, "x"]}}') = idem_fingerprint('{{"a":
+  [1.5, "x"]}}')
 SELECT substr(idem_generate_id()::text, 15, 1)
 BEGIN READ ONLY; SELECT status, replayed FROM idem_begin('{s}', 'r'); COMMIT
 BEGIN READ ONLY; SELECT status, replayed FROM idem_begin('{s}', 'nothing'); COMMIT
@@ -112,7 +123,8 @@ SELECT idem_drop_session('{s}')
 SELECT status FROM idem_lookup('{s}', 'r')
 SELECT count(*) > 3 FROM idem_export('{s}', 'a test')
 SELECT idem_create_session('{s}', ttl => '36 hours')
-SELECT imported, present FROM idem_import('{s}', 'SELECT ''i'' AS key, now() AS recorded_at UNION ALL SELECT ''r'', now()', 'a test')
+SELECT imported, present FROM idem_import('{s}', 'SELECT ''i'' AS key, now() AS recorded_at UNION ALL SELECT ''r'',
+  now()', 'a test')
 """
 
 
@@ -122,13 +134,19 @@ def answered(connection, statement, session):
     try:
         cursor = connection.execute(statement)
         while True:
-            rows += [tuple(str(value) for value in row) for row in cursor.fetchall()] if cursor.description else [cursor.statusmessage]
+            rows += (
+                [tuple(str(value) for value in row) for row in cursor.fetchall()]
+                if cursor.description
+                else [cursor.statusmessage]
+            )
             if not cursor.nextset():
                 break
     except psycopg.Error as error:
         if "BEGIN;" in statement:
             connection.rollback()
-        rows.append(f"{error.sqlstate}: {error.diag.message_primary} / {error.diag.message_detail} / {error.diag.message_hint}")
+        rows.append(
+            f"{error.sqlstate}: {error.diag.message_primary} / {error.diag.message_detail} / {error.diag.message_hint}"
+        )
     text = re.sub(r"\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-][\d:]+)?|\d{13,}", "TIME", str(rows))
     return text.replace(session, "S")
 
@@ -140,7 +158,9 @@ def scenario(setting):
         for one in setting:
             name, _, value = one.partition(" = ")
             connection.execute("SELECT set_config(%s, %s, false)", (name, value.strip("'")))
-        calls = [line.format(s=session, n="\n") for line in (CREATE + CALLS).splitlines() if line]
+        # A line that is indented continues the one before.
+        lines = re.sub(r"\n  +", " ", CREATE + CALLS).splitlines()
+        calls = [line.format(s=session, n="\n") for line in lines if line]
         return [(call.replace(session, "S"), answered(connection, call, session)) for call in calls]
 
 
@@ -157,7 +177,10 @@ def main():
                 print("not ok - SET", ", ".join(setting))
             for call, wanted, got in different[:5]:
                 print(f"#   {call}\n#     usually {wanted}\n#     here    {got}")
-    print(f"{'not ok' if failed else 'ok'} - {len(usual)} calls under {len(settings)} settings, {failed} of which change an answer")
+    print(
+        f"{'not ok' if failed else 'ok'} - {len(usual)} calls under {len(settings)} settings,"
+        f" {failed} of which change an answer"
+    )
     sys.exit(bool(failed))
 
 

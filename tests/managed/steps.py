@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """steps.py FILE MOVING [SCENARIO...]: stops calls and the sweep between all pairs of their steps.
 
-FILE and MOVING, the two files of the edition, are installed with a stop point before each statement of the functions that read
-the ring, the session or a request. A session stops at the point that it has set (steps.stop_at), until the test lets it go on.
-Each scenario traces which points its calls pass, and is then run once for each pair of a point of the one call and a point of
-the other. What must hold afterwards is asserted. The database of the environment is used, as a superuser.
+FILE and MOVING, the two files of the edition, are installed with a stop point before each statement of the functions
+that read the ring, the session or a request. A session stops at the point that it has set (steps.stop_at), until the
+test lets it go on. Each scenario traces which points its calls pass, and is then run once for each pair of a point of
+the one call and a point of the other. What must hold afterwards is asserted. The database of the environment is used,
+as a superuser.
 """
 
 import os
@@ -17,13 +18,14 @@ import time
 
 import psycopg
 
-FUNCTIONS = """_begin_request _start_request _find _put _put_seen _note_keys _record_request _held _take _probe _verify_session
-_verify_claim _at_commit _turn _import_row _close_for_export _save_session""".split()
+FUNCTIONS = """_begin_request _start_request _find _put _put_seen _note_keys _record_request _held _take _probe
+_verify_session _verify_claim _at_commit _turn _import_row _close_for_export _save_session""".split()
 SETUP = """
 DROP SCHEMA IF EXISTS steps CASCADE;
 CREATE SCHEMA steps;
 GRANT USAGE ON SCHEMA steps TO PUBLIC;
-CREATE FUNCTION steps.stop(point text) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog SET lock_timeout = 0 AS $$
+CREATE FUNCTION steps.stop(point text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog SET lock_timeout = 0 AS $$
 BEGIN
   IF current_setting('steps.trace', true) = 'on' THEN
     RAISE WARNING 'passed %', point;
@@ -36,8 +38,8 @@ BEGIN
   RETURN false;
 END $$;
 """
-# Position 0 or 1 of the ring, which is due to turn. The current segment and the next one take outcomes of different lives; those
-# of the scenarios live for two days, between the two.
+# Position 0 or 1 of the ring, which is due to turn. The current segment and the next one take outcomes of different
+# lives; those of the scenarios live for two days, between the two.
 RESET = """
 TRUNCATE idempotence.outcome, idempotence.pending;
 SELECT setval('idempotence.ring', {position}), setval('idempotence.keep', {keep});
@@ -52,7 +54,8 @@ RINGS = ((0, DAY, 7 * DAY), (0, 7 * DAY, DAY), (1, DAY, 7 * DAY), (1, 7 * DAY, D
 SHORTLIVED = """
 SELECT o.key, array_agg(o.segment) FROM idempotence.outcome o LEFT JOIN idempotence.segment g ON g.number = o.segment
 WHERE o.expires_at > now() AND o.class IN ('s', 'f', 'c') GROUP BY o.session, o.key
-HAVING NOT bool_or(o.segment = 3 OR CASE WHEN isfinite(g.closed_at) THEN g.closed_at + g.keep * interval '1 second' >= o.expires_at
+HAVING NOT bool_or(o.segment = 3 OR CASE WHEN isfinite(g.closed_at)
+                                         THEN g.closed_at + g.keep * interval '1 second' >= o.expires_at
                                          ELSE g.keep >= extract(epoch FROM o.expires_at - o.recorded_at) END)
 """
 
@@ -64,9 +67,13 @@ def with_points(text):
         if match := re.match(r"CREATE OR REPLACE FUNCTION idempotence\.(\w+)\(", line):
             function, inside = match[1] if match[1] in FUNCTIONS else None, False
         if function and inside:
-            starts = before.endswith(";") or re.match(r"\s*(BEGIN|LOOP|ELSE|(IF|ELSIF) .* THEN|(FOR|WHILE) .* LOOP)$|.*\bBEGIN$", before)
+            starts = before.endswith(";") or re.match(
+                r"\s*(BEGIN|LOOP|ELSE|(IF|ELSIF) .* THEN|(FOR|WHILE) .* LOOP)$|.*\bBEGIN$", before
+            )
             if starts and not re.match(r"\s*(EXCEPTION|WHEN|--)", line) and not before.endswith("NULL;"):
-                if not re.match(r"\s*END\b", line) or not before.strip().startswith(("RETURN", "RAISE", "EXIT", "CONTINUE")):
+                if not re.match(r"\s*END\b", line) or not before.strip().startswith(
+                    ("RETURN", "RAISE", "EXIT", "CONTINUE")
+                ):
                     # Not PERFORM, which would set FOUND.
                     lines.append(f"    IF steps.stop('{function}:{len(lines)}') THEN END IF;")
         if function and re.search(r"(^|\s)BEGIN$", line):
@@ -94,7 +101,7 @@ class Session:
         self.error = self.result = None
 
     def call(self, statement, *values):
-        """Runs a statement to its end; returns its first row, the tag of a command without rows, or the SQLSTATE of an error."""
+        """Runs a statement to its end. Returns its first row, the tag of a command without rows, or an SQLSTATE."""
         self.start(None, statement, *values)
         return self.finish()
 
@@ -164,7 +171,9 @@ class Steps:
         self.reset_writers = ""
 
     def is_waiting(self, pid):
-        return self.control.execute("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() == (True,)
+        return self.control.execute(
+            "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", (pid,)
+        ).fetchone() == (True,)
 
     def key(self):
         self.keys += 1
@@ -173,7 +182,9 @@ class Steps:
     def reset(self, ring):
         position, keep0, keep1 = ring
         self.control.execute(
-            RESET.format(position=position, keep0=keep0, keep1=keep1, keep=(keep0, keep1)[position], reset=self.reset_writers)
+            RESET.format(
+                position=position, keep0=keep0, keep1=keep1, keep=(keep0, keep1)[position], reset=self.reset_writers
+            )
         )
 
     def chosen(self, points, others):
@@ -195,12 +206,14 @@ class Steps:
             print("#  ", told, flush=True)
 
     def check_lives(self, told):
-        self.expect(not (found := self.control.execute(SHORTLIVED).fetchall()), f"{told}: truncated before it expires: {found}")
+        self.expect(
+            not (found := self.control.execute(SHORTLIVED).fetchall()), f"{told}: truncated before it expires: {found}"
+        )
 
     # The scenarios. Each gives the number of pairs.
 
     def once(self, ring, call="SELECT idem_once('inbox', %s)", first_ends="before"):
-        """Two consumers of a message, of which the second stops. The first one ends, and the sweep goes on, and stops as well."""
+        """Two consumers of a message, of which the second stops. The first one ends, and the sweep stops as well."""
         first, second, sweep = Session(self), Session(self), Session(self)
         self.reset(ring)
         points = second.trace(call, self.key())
@@ -259,14 +272,17 @@ class Steps:
                 second.call(record, key)
             ended = second.call("COMMIT")
             sweep.finish()
-            mine, others = results[-1] == "COMMIT" and results[0] != ("in_progress",), other == ("started",) and ended == "COMMIT"
+            mine, others = (
+                results[-1] == "COMMIT" and results[0] != ("in_progress",),
+                other == ("started",) and ended == "COMMIT",
+            )
             self.expect(mine + others == 1, f"{told}: {results}, the second caller {other} {ended}")
             self.expect(second.call(begin, key) == ("succeeded",), f"{told}: it is not replayed")
             self.check_lives(told)
             self.pairs += 1
 
     def dropped(self, isolation, call, executed):
-        """A session is dropped and exported while a call stops: what is committed here is in the export, or nothing is."""
+        """A session is dropped and exported while a call stops: what commits here is in the export."""
         first, owner = Session(self), Session(self)
         begin = f"BEGIN ISOLATION LEVEL {isolation}"
         is_inbox = "once" in call
@@ -296,7 +312,10 @@ class Steps:
             (done,) = self.control.execute(
                 "SELECT count(*) > 0 FROM idempotence.outcome o WHERE o.key = %s AND o.class = 's'", (key,)
             ).fetchone()
-            self.expect(not done or exported == "55006" or key in exported[0], f"{told}: {one}, {ended}, but exported {exported}")
+            self.expect(
+                not done or exported == "55006" or key in exported[0],
+                f"{told}: {one}, {ended}, but exported {exported}",
+            )
             owner.call(make)
             self.pairs += 1
         owner.call(f"SELECT idem_drop_session('{session}')")
@@ -312,7 +331,10 @@ class Steps:
             key, told = self.key(), f"{isolation}, begin at {point}, {sweeps} sweeps"
             first.call(f"BEGIN ISOLATION LEVEL {isolation}")
             first.start(point, begin, key)
-            owner.call("SELECT idem_alter_session('lent', usable_by => %s::text::regrole)", "pg_monitor" if self.keys % 2 else "pg_read_all_stats")
+            owner.call(
+                "SELECT idem_alter_session('lent', usable_by => %s::text::regrole)",
+                "pg_monitor" if self.keys % 2 else "pg_read_all_stats",
+            )
             for _ in range(sweeps):
                 sweep.call("CALL idempotence.idem_sweep()")
             second.call("BEGIN")
@@ -338,7 +360,8 @@ def main():
     if steps.control.execute("SELECT 1 FROM pg_attribute WHERE attname = 'writers_before'").fetchone():
         steps.reset_writers = ", writers_before = NULL"
     steps.control.execute(
-        "SELECT idem_create_session('inbox', ttl => '2 days', inbox => true), idem_create_session('begin', ttl => '2 days'),"
+        "SELECT idem_create_session('inbox', ttl => '2 days', inbox => true),"
+        " idem_create_session('begin', ttl => '2 days'),"
         " idem_create_session('lent', ttl => '1 day'), idem_create_session('imported', ttl => '2 days', inbox => true)"
     )
     imports = "SELECT imported = 1 FROM idem_import('inbox', format('SELECT %%L AS key', %s::text), 'a test')"

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """stress.py DATA BIN: one minute (IDEM_MINUTES) of everything at once against the edition for managed services.
 
-Consumers, begin and record, claims, leases, idem_run, settling and lookups share keys, at both isolation levels, with and
-without synchronous_commit, and now and then in a cursor that fails. Meanwhile sweeps turn the ring at a varying pace, a loan is
-granted and revoked, backends are killed, and the server is killed with SIGKILL and restarted. Each request's effect is a row of
-the table effect, written in the transaction that executes it.
+Consumers, begin and record, claims, leases, idem_run, settling and lookups share keys, at both isolation levels, with
+and without synchronous_commit, and now and then in a cursor that fails. Meanwhile sweeps turn the ring at a varying
+pace, a loan is granted and revoked, backends are killed, and the server is killed with SIGKILL and restarted. Each
+request's effect is a row of the table effect, written in the transaction that executes it.
 
-In the end no request has two effects, every request that was reported as done has one, none that was settled has any, no
-committed lease was lost, and no read of the borrower succeeded while the loan was revoked. DATA is the data directory of the
-server that the environment names, and BIN has its programs. The database has the edition, and is used by a superuser.
+In the end no request has two effects, every request that was reported as done has one, none that was settled has any,
+no committed lease was lost, and no read of the borrower succeeded while the loan was revoked. DATA is the data
+directory of the server that the environment names, and BIN has its programs. The database has the edition, and is used
+by a superuser.
 """
 
 import collections
@@ -29,7 +30,8 @@ SEED = int(os.environ.get("IDEM_SEED", time.time_ns() % 1_000_000))
 SHORT = 40
 SETUP = f"""
 DROP TABLE IF EXISTS effect;
-CREATE TABLE effect (session text NOT NULL, key text NOT NULL, kind text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE effect (
+  session text NOT NULL, key text NOT NULL, kind text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 GRANT ALL ON effect TO PUBLIC;
 -- A key, or keys, that may be used until a time.
 CREATE OR REPLACE FUNCTION in_time(key anyelement, until float8) RETURNS anyelement LANGUAGE plpgsql AS $$
@@ -46,7 +48,8 @@ EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 GRANT USAGE ON SCHEMA public TO PUBLIC;
 SELECT idem_grant('stress_owner'), idem_grant('stress_borrower');
 SELECT idem_create_session('long', ttl => '1 day'), idem_create_session('short', ttl => '{SHORT} s'),
-  idem_create_session('inbox', ttl => '1 day', inbox => true), idem_create_session('brief', ttl => '{SHORT} s', inbox => true),
+  idem_create_session('inbox', ttl => '1 day', inbox => true),
+  idem_create_session('brief', ttl => '{SHORT} s', inbox => true),
   idem_create_session('lent', ttl => '1 day', owner => 'stress_owner');
 -- The ring turns as soon as a second has passed, until the sweeps give it other lives.
 UPDATE idempotence.settings SET retention = '1 second';
@@ -70,7 +73,7 @@ class Keys:
         self.done, self.settled, self.leased = set(), set(), {}
 
     def choose(self, session, dice):
-        """A new key, or one that others are using, or (if it does not expire) an old one; and until when it may be used."""
+        """A new key, one that other workers use, or (if it does not expire) an old one; and until when to use it."""
         with self.lock:
             made, now = self.made[session], time.time()
             limit = SHORT / 10 if session in ("short", "brief") else 1e9
@@ -121,7 +124,8 @@ class Stress:
         except psycopg.Error:
             connection.close()
 
-    # What workers do. Each returns what is true once its transaction has committed: a list of (session, key) that are done.
+    # What workers do. Each returns what is true once its transaction has committed: a list of (session, key) that are
+    # done.
 
     def once(self, run, dice, session):
         key, until = self.keys.choose(session, dice)
@@ -135,7 +139,10 @@ class Stress:
         chosen = [self.keys.choose(session, dice) for _ in range(dice.randint(1, 6))]
         keys, until = [key for key, _ in chosen], min(until for _, until in chosen)
         (new,) = run(
-            "SELECT coalesce(array_agg(o.request), '{}') FROM idem_once_many(%s, in_time(%s::text[], %s)) o", session, keys, until
+            "SELECT coalesce(array_agg(o.request), '{}') FROM idem_once_many(%s, in_time(%s::text[], %s)) o",
+            session,
+            keys,
+            until,
         )
         for key in new:
             run("INSERT INTO effect VALUES (%s, %s, 'once_many')", session, key)
@@ -172,7 +179,8 @@ class Stress:
         wait = dice.choice(("0", "0.1 s", "1 s", "2 s"))
         if cursor:
             run(
-                "DECLARE c CURSOR FOR SELECT t.* FROM generate_series(1, 2) i, LATERAL (SELECT status, replayed, attempt"
+                "DECLARE c CURSOR FOR SELECT t.* FROM generate_series(1, 2) i,"
+                " LATERAL (SELECT status, replayed, attempt"
                 f" FROM idem_begin('{session}', CASE WHEN 1 / (2 - i) = 1 THEN '{key}' END, wait => '{wait}')) t"
             )
             answer = run("FETCH c")
@@ -231,7 +239,8 @@ class Stress:
         called, length = time.monotonic(), dice.choice(("50 ms", "300 ms", "2 s"))
         try:
             answer = connection.execute(
-                "SELECT status, attempt, token FROM idem_begin(%s, %s, wait => '0.1 s', lease => %s::interval)", (session, key, length)
+                "SELECT status, attempt, token FROM idem_begin(%s, %s, wait => '0.1 s', lease => %s::interval)",
+                (session, key, length),
             ).fetchone()
             status, attempt, token = answer
             connection.commit()
@@ -301,7 +310,7 @@ class Stress:
                 self.clashed(connection, error, f"worker {number}")
 
     def sweep(self, number):
-        """Turns the ring at a varying pace: the life of its next segment changes, and so does the time between sweeps."""
+        """Turns the ring at a varying pace: the life of its next segment and the time between sweeps change."""
         dice, connection = random.Random(SEED * 100 + 50 + number), None
         while not self.stop.is_set():
             if connection is None or connection.closed:
@@ -310,7 +319,10 @@ class Stress:
                 connection.autocommit = True
             try:
                 if dice.random() < 0.1:
-                    connection.execute("UPDATE idempotence.settings SET retention = %s::interval", (f"{dice.choice((1, 1, 3, 10, 45))} s",))
+                    connection.execute(
+                        "UPDATE idempotence.settings SET retention = %s::interval",
+                        (f"{dice.choice((1, 1, 3, 10, 45))} s",),
+                    )
                 connection.execute("CALL idempotence.idem_sweep()")
                 self.counts["sweeps"] += 1
                 time.sleep(dice.choice((0, 0.05, 0.3, 1, 3)))
@@ -362,7 +374,9 @@ class Stress:
             values = {"key": key, "id": None, "proof": None, **(dice.choice(noted) if noted else {})}
             before = (self.grants, self.lent)
             try:
-                if found := connection.execute("SELECT id, proof FROM idempotence.own_session WHERE name = 'lent'").fetchone():
+                if found := connection.execute(
+                    "SELECT id, proof FROM idempotence.own_session WHERE name = 'lent'"
+                ).fetchone():
                     noted = [*noted[-20:], {"id": found[0], "proof": found[1]}]
                     if dice.random() < 0.5:
                         values |= noted[-1]
@@ -383,14 +397,15 @@ class Stress:
                 self.clashed(connection, error, "borrow", refused)
 
     def kill(self):
-        """Kills backends, and now and then a backend or the server by SIGKILL, after which the server is started again."""
+        """Kills backends and, now and then, a backend or the server by SIGKILL; starts the server again."""
         dice, next_crash = random.Random(SEED * 100 + 70), time.monotonic() + 8
         while not self.stop.is_set():
             time.sleep(dice.random() * 0.6)
             try:
                 with psycopg.connect("", autocommit=True) as connection:
                     row = connection.execute(
-                        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                        "SELECT pid FROM pg_stat_activity"
+                        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
                         " AND datname = current_database() ORDER BY random() LIMIT 1"
                     ).fetchone()
                     if row and time.monotonic() < next_crash:
@@ -419,7 +434,9 @@ class Stress:
             command = ["runuser", "-u", "postgres", "--", *command]
         # Backends that are left hold the shared memory for a moment.
         until = time.monotonic() + 120
-        while subprocess.run(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+        while subprocess.run(
+            command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode:
             if time.monotonic() > until:
                 self.fail("the server does not start again")
                 self.stop.set()
@@ -430,7 +447,8 @@ class Stress:
         """What must hold in the end."""
         connection = self.connect()
         doubled = connection.execute(
-            "SELECT session, key, array_agg(kind || ' ' || at ORDER BY at) FROM effect GROUP BY 1, 2 HAVING count(*) > 1"
+            "SELECT session, key, array_agg(kind || ' ' || at ORDER BY at) FROM effect"
+            " GROUP BY 1, 2 HAVING count(*) > 1"
         ).fetchall()
         effects = set(connection.execute("SELECT session, key FROM effect").fetchall())
         lost = self.keys.done - effects
@@ -459,7 +477,8 @@ class Stress:
             self.fail(f"the ring has turned {position} steps only")
         print(
             f"{'not ok' if self.failures else 'ok'} - {SECONDS / 60:g} minutes (seed {SEED}), {len(effects)} effects,"
-            f" {self.counts['transactions']} transactions, {position} steps of the ring: {len(doubled)} doubled, {len(lost)} lost,"
+            f" {self.counts['transactions']} transactions, {position} steps of the ring:"
+            f" {len(doubled)} doubled, {len(lost)} lost,"
             f" {sum('read without' in str(failure) for failure in self.failures)} unauthorized reads"
         )
 
@@ -467,7 +486,13 @@ class Stress:
         with psycopg.connect("", autocommit=True) as connection:
             connection.execute("SET search_path = public, idempotence")
             connection.execute(SETUP)
-        tasks = [*((self.work, (n,)) for n in range(12)), (self.sweep, (0,)), (self.sweep, (1,)), (self.lend, ()), (self.borrow, ())]
+        tasks = [
+            *((self.work, (n,)) for n in range(12)),
+            (self.sweep, (0,)),
+            (self.sweep, (1,)),
+            (self.lend, ()),
+            (self.borrow, ()),
+        ]
         threads = [threading.Thread(target=self.guard, args=task, daemon=True) for task in [*tasks, (self.kill, ())]]
         for thread in threads:
             thread.start()
