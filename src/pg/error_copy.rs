@@ -19,7 +19,6 @@ unsafe extern "C-unwind" {
         initial: usize,
         maximum: usize,
     ) -> pg_sys::MemoryContext;
-    fn FlushErrorState();
 }
 
 /// The error that is returned in place of a copy for which there is no memory. It is read only, so it can be returned any
@@ -45,7 +44,7 @@ fn is_spare(error: *const pg_sys::ErrorData) -> bool {
 /// copies an error could not handle another one.
 ///
 /// # Safety
-/// PostgreSQL is handling an error, and the caller flushes it next. The current memory context is valid. `copy_here` has no
+/// PostgreSQL is handling an error, which the caller raises again or flushes. The current memory context is valid. `copy_here` has no
 /// frame that owns something that needs a destructor.
 #[cfg_attr(test, allow(dead_code, reason = "the linker redirects calls to it only in the library, see build.rs"))]
 pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) -> *mut pg_sys::ErrorData {
@@ -72,8 +71,8 @@ pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) 
         if is_copied {
             return copy;
         }
-        // Another process has taken the memory that was there a moment ago.
-        FlushErrorState();
+        // Another process has taken the memory that was there a moment ago. That error is the newest on PostgreSQL's error
+        // stack now, so it is the one that the caller raises again. It must not be flushed here: pgrx raises whatever is there.
         if !own.is_null() {
             pg_sys::MemoryContextDelete(own);
         }
