@@ -34,7 +34,7 @@ enable_indexscan = off, enable_bitmapscan = off, enable_indexonlyscan = off; ena
 enable_partition_pruning = off; constraint_exclusion = on; enable_nestloop = off; enable_sort = off
 enable_tidscan = off
 enable_memoize = off, enable_material = off, enable_hashjoin = off, enable_mergejoin = off
-jit = on, jit_above_cost = 0, jit_inline_above_cost = 0, jit_optimize_above_cost = 0
+jit = on, jit_above_cost = 0, jit_inline_above_cost = -1, jit_optimize_above_cost = -1
 parallel_setup_cost = 0, parallel_tuple_cost = 0, min_parallel_table_scan_size = 0, min_parallel_index_scan_size = 0
 from_collapse_limit = 1, join_collapse_limit = 1, geqo_threshold = 2
 work_mem = '64kB'; temp_buffers = '800kB'; row_security = off; cursor_tuple_fraction = 1.0; hash_mem_multiplier = 1
