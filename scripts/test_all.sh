@@ -212,13 +212,15 @@ watched() {
 # PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, and the demo.
 newest_release() {
     local status=0 inside=(scripts/postgresql_19.sh env IDEM_SETUP_DONE=1 PG_CONFIG=/usr/lib/postgresql/19/bin/pg_config)
+    # shellcheck disable=SC2016 # the inner shell expands these
+    local tests='scripts/test.sh && PG_CONFIG=$(scripts/installation.sh "$PG_CONFIG" dev) scripts/demo.sh --quick'
     if [ -n "${PG19_CONFIG:-}" ]; then
         inside=(env "PG_CONFIG=$PG19_CONFIG" "IDEM_LOGS=$logs/pg19")
     else
         scripts/postgresql_19.sh true >"$logs/pg19-setup.log" 2>&1 || status=$?
     fi
     case $status in
-        0) suite 'pg19' count_totals timeout 2400 "${inside[@]}" bash -c 'scripts/test.sh && scripts/demo.sh --quick' ;;
+        0) suite 'pg19' count_totals timeout 2400 "${inside[@]}" bash -c "$tests" ;;
         3) skip pg19 'its packages are not available' ;;
         *) suite 'pg19' count_checks cat "$logs/pg19-setup.log" ;;
     esac
