@@ -64,12 +64,14 @@ function put(response: any, { status, headers }: Outgoing) {
 /** Sends the answer, through the wrappers of middleware in front. */
 function send(response: any, answer: Outgoing) {
   put(response, answer);
-  // Node garbles this header where it sends it together with the body.
-  if (/[^\0-\x7f]/.test(String(response.getHeader('content-disposition'))) && answer.body.length > 0) {
-    response.setHeader('Content-Length', answer.body.length);
+  const { body } = answer;
+  // Middleware in front decides by it, such as whether to compress.
+  if (body.length > 0 && !response.hasHeader('content-length')) response.setHeader('Content-Length', body.length);
+  // Node garbles this header if it sends it together with the body.
+  if (/[^\0-\x7f]/.test(String(response.getHeader('content-disposition'))) && body.length > 0) {
     response.writeHead(response.statusCode);
   }
-  response.end(answer.body);
+  response.end(body);
 }
 
 /**

@@ -63,6 +63,8 @@ const OPTIONS = [
   'lease',
 ];
 const ANSWER_OPTIONS = ['strict', 'identity', 'wait', 'deadline', 'docs'];
+/** For how many seconds a connection is held by a handler, or waited for while it begins a request. */
+const LONGEST = 60;
 const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 
 /** What a handler works with: the connection of the transaction; with the option `lease` the lease. */
@@ -230,18 +232,23 @@ async function inTransaction(
   handling: Handling,
 ): Promise<Outgoing> {
   const transaction = await Transaction.open(database);
-  const { handlerTimeout = 60 } = options;
-  let timer: NodeJS.Timeout | undefined;
-  const limit = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
-      transaction.abort();
-      handling.abandon?.();
-      reject(new TimedOut(handlerTimeout));
-    }, handlerTimeout * 1000);
-  });
-  limit.catch(() => {});
+  const { handlerTimeout = LONGEST } = options;
+
+  /** Closes the connection if the work takes longer. */
+  async function limited<T>(seconds: number, work: Promise<T>): Promise<T> {
+    let timer: NodeJS.Timeout | undefined;
+    const expired = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => {
+        reject(new TimedOut(seconds));
+        transaction.abort();
+        handling.abandon?.();
+      }, seconds * 1000);
+    });
+    return Promise.race([work, expired]).finally(() => clearTimeout(timer));
+  }
+
   try {
-    const begun = await transaction.send(BEGIN + (request?.begin() ?? '') + SAVEPOINT);
+    const begun = await limited(LONGEST, transaction.send(BEGIN + (request?.begin() ?? '') + SAVEPOINT));
     if (request) {
       const ticket = request.ticket(begun);
       const earlier = request.answered(ticket);
@@ -252,9 +259,8 @@ async function inTransaction(
         return replay(earlier, options);
       }
     }
-    return await Promise.race([limit, conclude(transaction, request, options, handling)]);
+    return await limited(handlerTimeout, conclude(transaction, request, options, handling));
   } finally {
-    clearTimeout(timer);
     await transaction.rollback();
   }
 }

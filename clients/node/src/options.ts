@@ -5,7 +5,7 @@ import type { Database } from './database.js';
 export const isPool = (value: any): boolean =>
   typeof value?.connect === 'function' && typeof value.query === 'function' && typeof value.totalCount === 'number';
 export const isPostgres = (value: any): boolean =>
-  typeof value === 'function' && typeof value.unsafe === 'function' && typeof value.reserve === 'function';
+  typeof value === 'function' && typeof value.unsafe === 'function' && typeof value.begin === 'function';
 
 function shown(value: unknown): string {
   if (value === null || value === undefined) return String(value);

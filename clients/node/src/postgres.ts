@@ -1,20 +1,21 @@
-// A connection of postgres.js. `sql.begin` would wait for BEGIN alone, and end the transaction itself; so the
-// connection is reserved. A reserved connection does not report its loss: the driver would write to a socket that is
-// gone, or to the session of another request. Therefore the first statement asks, by the option that `sql.begin` uses,
-// for the driver's connection.
+// A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve` never
+// returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the option `onexecute`
+// of a query, which names the driver's own connection.
 
 import { readFile } from 'node:fs/promises';
 import { type Link, type Result, type Watch } from './database.js';
 
 /** The driver's own connection, as far as it is used here. */
 interface Own {
+  /** Sends a query. False: no other one may be sent until the server is ready again. */
+  execute(query: Query): boolean | undefined;
+  terminate(): void;
   onclose: ((error: Error) => void) | null;
   /**
-   * With `release` false, the driver takes the connection back as soon as the server reports that no transaction is
-   * open.
+   * Called when the server is ready. While it is there, no other query gets the connection. Without `release`, the driver
+   * takes the connection back as soon as the server reports that no transaction is open.
    */
-  reserved: { release: boolean } | null;
-  terminate(): void;
+  reserved: ((() => void) & { release: boolean }) | null;
 }
 
 interface Query extends Promise<any> {
@@ -27,118 +28,150 @@ interface Query extends Promise<any> {
 }
 
 const OWNED = 'the connection belongs to the transaction of this request, which ends when the handler has returned';
+const UNSUPPORTED = 'this version of postgres.js is not supported: it does not name the connection of a query';
+// Of the whole pool, and so not for the work of one transaction.
+const NOT_LENT = /^(begin|reserve|end|close|listen|subscribe|largeObject|END|CLOSE)$/;
+
 /** The driver gives one result for one statement, and an array of results for several. */
 const statements = (result: any): any[] =>
   result?.command === undefined && Array.isArray(result) ? result : [result ?? {}];
 const isQuery = (value: any): value is Query =>
   typeof value?.execute === 'function' && typeof value.handler === 'function';
 
+/** A connection of the driver while it belongs to one transaction. */
+class Taken {
+  lost: Error | undefined;
+  readonly running = new Set<Query>();
+  readonly #reservation: Own['reserved'];
+  readonly #waiting: Query[] = [];
+  #full = false;
+
+  constructor(readonly own: Own) {
+    own.onclose = this.#onclose;
+    this.#reservation = own.reserved = Object.assign(() => this.#ready(), { release: true });
+  }
+
+  readonly #onclose = (error: Error) => {
+    this.lost ??= error;
+    for (const query of this.#waiting.splice(0)) query.reject(error);
+  };
+
+  /** Whether the driver has taken the connection back. Then another request may use it. */
+  get returned(): boolean {
+    return this.own.reserved !== this.#reservation;
+  }
+
+  execute(query: Query) {
+    if (this.lost || this.returned) return query.reject(this.lost ?? new Error('the connection was given back'));
+    if (this.#full) this.#waiting.push(query);
+    else this.#full = !this.own.execute(query);
+  }
+
+  #ready() {
+    this.#full = false;
+    while (this.#waiting.length > 0 && !this.#full) this.#full = !this.own.execute(this.#waiting.shift()!);
+  }
+
+  /** Lets the driver take the connection back at the end of the transaction. */
+  giveBack() {
+    if (this.#reservation && !this.returned) this.#reservation.release = false;
+  }
+
+  leave() {
+    if (this.own.onclose === this.#onclose) this.own.onclose = null;
+  }
+}
+
+/** Takes a connection out of the pool, with an empty statement. It is known before the statement is sent. */
+function take(sql: any): Promise<Taken> {
+  return new Promise((resolve, reject) => {
+    const onexecute = (own: Own) => {
+      resolve(new Taken(own));
+      return false;
+    };
+    sql
+      .unsafe('', [], { onexecute })
+      .execute()
+      .then(() => reject(new Error(UNSUPPORTED)), reject);
+  });
+}
+
 export class PostgresLink implements Link {
   readonly conn: any;
-  lost: Error | undefined;
-  #own: Own | undefined;
-  #reservation: unknown;
-  readonly #onLost = (error: Error) => void (this.lost ??= error);
-  readonly #running = new Set<Query>();
 
   static async connect(database: any, watch: Watch): Promise<PostgresLink> {
-    return new PostgresLink(await database.reserve(), watch);
+    return new PostgresLink(database, await take(database), watch);
   }
 
   constructor(
     private readonly sql: any,
+    private readonly taken: Taken,
     watch: Watch,
   ) {
-    this.conn = lent(sql, watch, this.#running);
+    this.conn = lent(sql, watch, taken);
   }
 
-  async send(sql: string): Promise<Result[]> {
-    return this.#send(sql);
+  get lost(): Error | undefined {
+    return this.taken.lost;
   }
 
-  async sendLast(sql: string): Promise<Result[]> {
-    if (this.#returned) return [];
-    if (this.#own?.reserved && !this.lost) this.#own.reserved.release = false;
-    return this.#send(sql);
-  }
-
-  /** Whether the driver has taken the connection back. Then another request may use it. */
-  get #returned(): boolean {
-    return this.#own !== undefined && this.#own.reserved !== this.#reservation;
-  }
-
-  async #send(text: string): Promise<Result[]> {
-    // What is sent without waiting arrives in the same message of the network.
-    const taken = this.#own ? undefined : this.#take();
-    if (this.lost) throw this.lost;
-    if (this.#returned) throw new Error('the connection was given back to its pool');
+  async send(text: string): Promise<Result[]> {
+    const { taken } = this;
     const query: Query = this.sql.unsafe(text).values();
-    this.#running.add(query);
+    query.handler = Object.assign((sent: Query) => taken.execute(sent), { debug: query.handler.debug });
+    taken.running.add(query);
     try {
-      const [results] = await Promise.all([query.execute(), taken]);
+      const results = await query.execute();
       return statements(results).map((rows) => ({ command: rows.command, rows: [...rows] }));
     } finally {
-      this.#running.delete(query);
+      taken.running.delete(query);
     }
   }
 
-  /** Learns which connection of the driver this is, with an empty statement. */
-  async #take() {
-    await this.sql
-      .unsafe('', [], {
-        onexecute: (own: Own) => {
-          this.#own = own;
-          this.#reservation = own.reserved;
-          own.onclose = this.#onLost;
-          return true;
-        },
-      })
-      .execute();
-    if (!this.#own)
-      throw new Error('this version of postgres.js is not supported: it does not report the loss of a connection');
+  async sendLast(text: string): Promise<Result[]> {
+    // The work has ended the transaction, and the driver has taken the connection back after that.
+    if (this.taken.returned && !this.lost) return [];
+    this.taken.giveBack();
+    return this.send(text);
   }
 
-  /** The driver takes the connection back by itself at the end of the transaction. */
   release() {
-    if (!this.#own) return this.sql.release();
-    if (this.#own.onclose === this.#onLost) this.#own.onclose = null;
+    this.taken.leave();
   }
 
   close() {
-    if (!this.#own) return this.sql.release();
-    if (this.lost || this.#returned) return;
-    this.lost = new Error('the connection was closed');
-    for (const query of this.#running) if (query.active) query.cancel();
-    const own = this.#own;
-    // The request to cancel needs a connection of its own, and a moment.
-    setImmediate(() => own.terminate());
+    const { taken } = this;
+    if (taken.lost || taken.returned) return;
+    taken.lost = new Error('the connection was closed');
+    for (const query of taken.running) if (query.active) query.cancel();
+    // The request to cancel has a connection of its own, which needs a moment.
+    setImmediate(() => taken.own.terminate());
   }
 }
 
-/** Lends `sql` to the work. A query is sent when it is awaited: so whether it still may is checked when it is sent. */
-function lent(sql: any, watch: Watch, running: Set<Query>): any {
+/** Lends `sql` to the work. A query is sent when it is awaited: so it is checked then whether it still may be. */
+function lent(sql: any, watch: Watch, taken: Taken): any {
   let savepoints = 0;
 
   function watched(query: Query): Query {
-    const { handler } = query;
     const send = (sent: Query) => {
       const refusal = watch.refusal();
       if (refusal) return sent.reject(refusal);
-      running.add(sent);
+      taken.running.add(sent);
       Promise.prototype.then.call(
         sent,
         (result: any) => {
-          running.delete(sent);
+          taken.running.delete(sent);
           for (const { command } of statements(result)) watch.succeeded(command);
         },
         (error: unknown) => {
-          running.delete(sent);
+          taken.running.delete(sent);
           watch.failed(error);
         },
       );
-      return handler(sent);
+      return taken.execute(sent);
     };
-    query.handler = Object.assign(send, { debug: handler.debug });
+    query.handler = Object.assign(send, { debug: query.handler.debug });
     return query;
   }
 
@@ -147,19 +180,16 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
     const name = `idempotence_${++savepoints}`;
     await conn.unsafe(`SAVEPOINT ${name}`);
     let failed: unknown;
-    const inner = lent(
-      sql,
-      {
-        ...bound(watch),
-        failed: (error) => {
-          failed ??= error;
-          watch.failed(error);
-        },
+    const inner: Watch = {
+      refusal: () => watch.refusal(),
+      succeeded: (command) => watch.succeeded(command),
+      failed: (error) => {
+        failed ??= error;
+        watch.failed(error);
       },
-      running,
-    );
+    };
     try {
-      const made = work(inner);
+      const made = work(lent(sql, inner, taken));
       const result = await (Array.isArray(made) ? Promise.all(made) : made);
       // As in the driver: an error that the function has caught has spoilt the savepoint nevertheless.
       if (failed) throw failed;
@@ -170,11 +200,15 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
     }
   }
 
-  /** The driver reads the file first, and would send its statements whenever that is done. */
-  const file = (path: any, ...rest: any[]) => readFile(path, 'utf8').then((text) => conn.unsafe(text, ...rest));
-
-  const released = () => {
-    throw new Error(OWNED);
+  const own: Record<string, unknown> = {
+    savepoint,
+    /** The driver would read the file first, and send its statements whenever that is done. */
+    file: (path: any, ...rest: any[]) => readFile(path, 'utf8').then((text) => conn.unsafe(text, ...rest)),
+    /** The driver would send it on any connection of the pool. */
+    notify: async (channel: string, payload: unknown) => conn`SELECT pg_notify(${channel}, ${`${payload}`})`,
+    release() {
+      throw new Error(OWNED);
+    },
   };
 
   const conn: any = new Proxy(sql, {
@@ -183,14 +217,11 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
       return isQuery(result) ? watched(result) : result;
     },
     get(target, name) {
-      if (name === 'savepoint') return savepoint;
-      if (name === 'file') return file;
-      if (name === 'release') return released;
+      if (Object.hasOwn(own, name)) return own[String(name)];
+      if (NOT_LENT.test(String(name))) return undefined;
       const value = target[name];
       if (typeof value !== 'function' || name === 'constructor') return value;
       return (...values: unknown[]) => {
-        const refusal = name === 'notify' && watch.refusal();
-        if (refusal) return Promise.reject(refusal);
         const result = value.apply(target, values);
         return isQuery(result) ? watched(result) : result;
       };
@@ -198,9 +229,3 @@ function lent(sql: any, watch: Watch, running: Set<Query>): any {
   });
   return conn;
 }
-
-const bound = (watch: Watch): Watch => ({
-  refusal: () => watch.refusal(),
-  failed: (error) => watch.failed(error),
-  succeeded: (command) => watch.succeeded(command),
-});

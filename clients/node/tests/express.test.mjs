@@ -444,6 +444,27 @@ for (const [framework, express] of Object.entries(expresses)) {
         });
       }
 
+      for (const [name, middleware] of Object.entries({
+        res: writing,
+        'a returned answer': (pool) => returning(pool, () => ({ status: 303, headers: { Location: '/x' }, body: 'x' })),
+      })) {
+        test(`compression leaves a small answer and its replay alone, answered by ${name}`, () =>
+          serving(
+            expressApp(
+              express,
+              middleware(pool, (_request, response) => response.redirect(303, '/x')),
+              { use: (app) => app.use(compression({ threshold: 1024 })) },
+            ),
+            pool,
+            async (post) => {
+              for (const replayed of [false, true]) {
+                const answer = await post({ headers: { 'Accept-Encoding': 'gzip' } });
+                assert.deepEqual([answer.headers['content-encoding'], answer.replayed], [undefined, replayed]);
+              }
+            },
+          ));
+      }
+
       test('its wrappers are the same before and after', () => {
         const seen = [];
         return writes(
