@@ -59,9 +59,10 @@ def prepare(setup):
                 "SELECT idem_grant('client_owner'), idem_grant('client_owner', 'admin'), idem_grant('client_stranger')"
             )
         conn.execute("SET client_min_messages = warning")
-    with psycopg.connect(uri(), autocommit=True, options="-c client_min_messages=warning") as conn:
-        for sql in [*json.loads((CLIENTS / "vectors.json").read_text())["setup"], *setup]:
-            conn.execute(sql)
+        # Still under the lock: two transactions that create the same table IF NOT EXISTS at once may both try.
+        with psycopg.connect(uri(), autocommit=True, options="-c client_min_messages=warning") as owner:
+            for sql in [*json.loads((CLIENTS / "vectors.json").read_text())["setup"], *setup]:
+                owner.execute(sql)
 
 
 def install_managed(conn):
