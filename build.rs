@@ -1,7 +1,8 @@
 //! How the library is compiled and linked.
 //!
-//! Compiled: code that depends on the server's version asks `before_pg16` to `before_pg19`, which say that the library is
-//! built for an older server. So a server that is newer than all of them takes the newest branch, and the compiler checks it.
+//! Compiled: code that depends on the server's version is conditional on `before_pg16` to `before_pg19`, which are set if
+//! the library is built for an older version. So a newer version than all of them takes the newest branch, and the compiler
+//! checks it.
 //!
 //! Linked: the linker redirects calls of four functions to functions of ours (`src/pg/wrapped.rs`), since their callers
 //! cannot handle a lack of memory; see `src/pg/memory.rs`. `-Bsymbolic-functions` binds the library's calls of its own

@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = [15, 16, 17, 18, 19]
-# Functions that pgrx's bindings leave out, and of the C library and the linker. Their declarations were compared by hand with
-# the headers of each version; whoever adds a name here does the same.
+# Functions that pgrx's bindings leave out, and functions of the C library. Their declarations were compared manually with the
+# headers of each version. Compare a name that you add here in the same way.
 NOT_BOUND = {
     "RegisterTimeout", "disable_timeout", "enable_timeout_after", "enable_timeout_every",  # utils/timeout.h
     "errcode", "errstart", "pg_re_throw",  # utils/elog.h

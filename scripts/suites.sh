@@ -1,5 +1,6 @@
 # Sourced by test.sh and test_all.sh: runs suites, counts their tests, and prints the totals at the end. Each suite's
-# output goes to target/test, or to the directory IDEM_LOGS. private[VERSION] is the pg_config of the private copy of that server with the extension.
+# output goes to target/test, or to the directory IDEM_LOGS. private[VERSION] is the pg_config of the
+# private copy of that server with the extension.
 # shellcheck shell=bash
 # shellcheck source=scripts/server.sh
 . "${root:?}/scripts/server.sh"

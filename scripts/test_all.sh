@@ -30,7 +30,8 @@ cat >&2 <<'END'
 This runs every suite. It takes 25 to 50 minutes on two cores, and 20 minutes more the first time, when it installs from
 Debian's packages what is missing of: PostgreSQL 15 with pg_cron, pg_repack and PL/Proxy, PgBouncer, Prometheus with two
 exporters, RabbitMQ, Patroni, etcd, HAProxy, pgpool-II, a JDK, Go and Node.js; and unpacks PostgreSQL 16 and builds 17 and
-18 into the cache. PostgreSQL 19 comes as an unpacked Debian tree (2 GB, in the cache too). None of these services is started or enabled. `make test` tests the server at hand, in minutes.
+18 into the cache. PostgreSQL 19 comes as an unpacked Debian tree (2 GB, in the cache too). None of these services is
+started or enabled. `make test` tests the server at hand, in minutes.
 END
 
 # The pg_config of each version's server, without the extension.

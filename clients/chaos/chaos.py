@@ -43,7 +43,7 @@ KINDS = {
     "cut before COMMIT": 3,  # the server never sees it, and of one pipeline it executes what comes before
     "cut after COMMIT": 4,  # it is done, and the answer is lost
     "cut before begin": 1,
-    "cut after begin": 2,  # the server has executed it, and nobody is told
+    "cut after begin": 2,  # the server has executed it, and the client does not learn of it
     "worker before COMMIT": 2,
     "worker after COMMIT": 3,
     "backend at COMMIT": 2,

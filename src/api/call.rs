@@ -14,8 +14,9 @@ use std::borrow::Cow;
 /// What an SQL function gives to pgrx, which raises an error.
 pub type Result<T, E = ErrorReport> = std::result::Result<T, E>;
 
-/// Begins a call of an SQL function of this name that is PARALLEL UNSAFE; all of them call this first. PostgreSQL itself plans
-/// no parallel query that calls one, but it does not see what a function calls that a user has declared PARALLEL SAFE.
+/// Begins a call of an SQL function of this name. Every function that is declared PARALLEL UNSAFE calls this first.
+/// PostgreSQL plans no parallel query that calls such a function, but it does not see the calls within a function that a
+/// user has declared PARALLEL SAFE.
 pub fn enter(function: &str) {
     pg::begin_call();
     if let Some(process) = pg::parallel_process() {

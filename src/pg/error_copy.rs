@@ -40,12 +40,12 @@ fn is_spare(error: *const pg_sys::ErrorData) -> bool {
     std::ptr::eq(error, &raw const SPARE.0)
 }
 
-/// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error: whoever
-/// copies an error could not handle another one.
+/// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error, because
+/// the callers could not handle another one.
 ///
 /// # Safety
-/// PostgreSQL is handling an error, which the caller raises again or flushes. The current memory context is valid. `copy_here` has no
-/// frame that owns something that needs a destructor.
+/// PostgreSQL is handling an error, which the caller raises again or flushes. The current memory context is valid.
+/// `copy_here` has no frame that owns something that needs a destructor.
 #[cfg_attr(test, allow(dead_code, reason = "the linker redirects calls to it only in the library, see build.rs"))]
 pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) -> *mut pg_sys::ErrorData {
     let (minimum, initial, maximum) =
@@ -71,8 +71,9 @@ pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) 
         if is_copied {
             return copy;
         }
-        // Another process has taken the memory that was there a moment ago. That error is the newest on PostgreSQL's error
-        // stack now, so it is the one that the caller raises again. It must not be flushed here: pgrx raises whatever is there.
+        // Another process has taken the memory that was free a moment ago. The error that reports this is now on top of
+        // PostgreSQL's error stack, so the caller raises it in place of the first one. It must not be flushed here: pgrx
+        // raises again what is on the stack, and there would be nothing.
         if !own.is_null() {
             pg_sys::MemoryContextDelete(own);
         }

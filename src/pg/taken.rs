@@ -76,7 +76,7 @@ pub(super) unsafe fn in_subtransaction(work: impl FnOnce()) -> Option<TakenError
             return None;
         }
         let error = CopyErrorData();
-        // The rollback may raise an error, which would leave the copy to nobody else.
+        // The rollback may raise an error. Then no caller would free the copy.
         error_copy::free_with(error, context);
         FlushErrorState();
         RollbackAndReleaseCurrentSubTransaction();

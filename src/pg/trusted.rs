@@ -50,7 +50,7 @@ pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnc
     finally(work, || drop(AT_WORK.with(|at_work| std::mem::replace(at_work, former.take()))))
 }
 
-/// Whether functions may be called that are not a superuser's. If not, whoever runs a query runs it without parallel workers.
+/// Whether functions may be called that are not a superuser's. If not, queries are executed without parallel workers.
 pub(super) fn may_call_users_code() -> bool {
     AT_WORK.with(|at_work| at_work.is_none())
 }

@@ -14,14 +14,15 @@ unsafe extern "C-unwind" {
 /// Copies the error that was just caught. It raises no error, since pgrx could not handle one here.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
-    // SAFETY: called as PostgreSQL's own function is. Whoever calls it flushes the error afterwards.
+    // SAFETY: called as PostgreSQL's own function is. pgrx raises the error again or flushes it afterwards, and so does
+    // `taken.rs`.
     unsafe { error_copy::copied(|| __real_CopyErrorData()) }
 }
 
 /// Frees a copy that the function above has made.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __wrap_FreeErrorData(error: *mut pg_sys::ErrorData) {
-    // SAFETY: whoever frees an error in this library has it from the function above.
+    // SAFETY: all copies of errors in this library are made by the function above.
     unsafe { error_copy::free(error) }
 }
 

@@ -58,7 +58,7 @@ export async function check(database: Database, session?: string | null): Promis
     }
     const preloaded = ask(database, 'SELECT FROM idempotence.errors LIMIT 0');
     await preloaded.catch((error) => {
-      if (sqlstate(error) !== '55000' || scheduled) return; // of rights the probe tells
+      if (sqlstate(error) !== '55000' || scheduled) return; // the probe above reports missing rights
       problems.push('sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()');
     });
   } catch (error) {

@@ -72,7 +72,7 @@ export type Given<D, O> = O extends { lease: number } ? Lease : Connection<D>;
 
 /** What becomes of an error that the handler has thrown. */
 export interface Attempt {
-  /** Whether the handler is called again, so that its error is nobody's answer. */
+  /** Whether the handler is called again, so that its error does not become an answer. */
   repeats(): boolean;
   /** The error as the application shall read it. */
   explain(error: unknown): unknown;
@@ -215,7 +215,7 @@ export async function serve(route: Route, incoming: Incoming, handling: Handling
         try {
           return await inTransaction(route, request, request ? handling : once);
         } catch (error) {
-          // A request without a key is not executed again: nobody could tell that the first attempt had no effect.
+          // A request without a key is not executed again: no record shows that the first attempt had no effect.
           throw error instanceof Again && !request && called ? error.cause : error;
         }
       },
@@ -300,7 +300,7 @@ async function conclude(
 async function leased(route: Route, request: Request, times: Times, handling: Handling): Promise<Outgoing> {
   let answer: Outgoing | undefined;
   const earlier = await hold(route.database, request, times, async (held) => {
-    // Whoever took the request over is at work on it now: the handler is not waited for any longer.
+    // Another holder has taken the request over: the adapter does not wait for the handler any longer.
     const lost = new Promise<never>((_, reject) =>
       held.signal.addEventListener('abort', () => {
         handling.abandon?.();
@@ -309,7 +309,7 @@ async function leased(route: Route, request: Request, times: Times, handling: Ha
     );
     lost.catch(() => {});
     answer = await Promise.race([lost, handling.answer(held, { ...ONCE, repeats: () => held.signal.aborted })]);
-    // An answer that is not final leaves the lease to expire: nobody knows what was done elsewhere.
+    // An answer that is not final leaves the lease to expire: it is not known what was done elsewhere.
     if (!isFinal(answer)) return false;
     checkSendable(answer);
     try {

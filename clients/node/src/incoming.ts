@@ -80,7 +80,7 @@ export function bodyOf(request: any, parsed: unknown, raw: unknown): Body {
     .trim()
     .toLowerCase();
   if (!hasBody(request)) return { digest: digest(''), bytes: 0 };
-  // Whoever reads a stream may miss that it broke off. Node sets `complete` when the whole message has arrived.
+  // The reader of a stream may miss that it broke off. Node sets `complete` when the whole message has arrived.
   if (request.complete === false && (request.readableEnded || request.readableAborted || request.destroyed))
     return 'body-incomplete';
   if (type.startsWith('multipart/')) return 'body-unsupported';

@@ -153,7 +153,7 @@ export class Lease {
     });
   }
 
-  /** Ends the lease with the work: the calls that nobody waited for are finished, and the heartbeat stops. */
+  /** Ends the lease with the work: calls that were not awaited are finished, and the heartbeat stops. */
   async end(): Promise<void> {
     await Promise.allSettled(this.#calls);
     this.#over = true;

@@ -42,7 +42,7 @@ export class PgLink implements Link {
   close() {
     this.lost ??= new Error('the connection was closed');
     cancel(this.client);
-    // The driver reports the end of what it was doing by an error that nobody waits for any more.
+    // The driver reports the end of what it was doing by an error that no caller waits for any more.
     this.client.on('error', ignore);
     this.#leave();
     this.client.release(this.lost);
@@ -118,7 +118,7 @@ function refused(refusal: Error, name: string, values: unknown[]): unknown {
   if (name !== 'query') throw refusal;
   if (typeof callback === 'function') return void process.nextTick(callback, refusal);
   const rejected = Promise.reject(refusal);
-  // If nobody waits for the statement, its refusal must not end the process.
+  // If the statement is not awaited, its refusal must not end the process.
   rejected.catch(ignore);
   return rejected;
 }

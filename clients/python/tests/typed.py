@@ -1,12 +1,11 @@
-"""Types what a README.md says, from nothing: typed.py URI PYTHON, and typed.py URI CARGO for the client for Rust. Its
-programs run in a new folder, against a new database, and are asked, killed in the middle, and asked again. PYTHON has
-what the README installs. One line for each part."""
+"""Types what README.md says, from nothing: typed.py URI PYTHON. Its programs run in a new folder and against a new
+database. They are sent requests, killed in the middle, and sent the same requests again. PYTHON has what the README
+installs. Prints one line for each part."""
 
 import contextlib
 import os
 import pathlib
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,9 +18,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 SUPERUSER, PYTHON = sys.argv[1:3]
-RUST = PYTHON.endswith("cargo")
-CLIENT = pathlib.Path(__file__).resolve().parents[2] / ("rust" if RUST else "python")
-README = (CLIENT / "README.md").read_text()
+README = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text()
 PARTS = conninfo_to_dict(SUPERUSER)
 SHOP = make_conninfo(SUPERUSER, dbname="shop")
 APP = f"postgresql:///shop?host={PARTS['host']}&port={PARTS.get('port', '5432')}&user=app"
@@ -193,25 +190,7 @@ def completer(folder):
     print("ok completer", flush=True)
 
 
-def axum(folder):
-    fresh_database()
-    title = "Idempotency-Key in five minutes: axum"
-    port = free_port()
-    install, run = blocks(title, "sh")[:2]
-    install = install.replace("cargo add idempotence ", f"cargo add --path {CLIENT} ")
-    subprocess.run(["bash", "-ec", install], cwd=folder, env=ENV, check=True)
-    shutil.copy(CLIENT / "Cargo.lock", shop := folder / "shop")
-    (program := shop / "src" / "main.rs").write_text(blocks(title, "rust,ignore")[0].replace(":8000", f":{port}"))
-    subprocess.run(["cargo", "build"], cwd=shop, env=ENV, check=True)
-    try:
-        sleep = f"{re.search(r'`(tokio::time::sleep.*?)`', README)[1]};"
-        played("axum in five minutes", shop, program, "Ok(StatusCode", sleep, run.strip(), port)
-    finally:
-        # What it is compiled with is kept for the next time.
-        subprocess.run(["cargo", "clean", "--package", "shop"], cwd=shop, env=ENV, check=True)
-
-
-PARTS_OF_PYTHON = (
+README_PARTS = (
     asgi("Quick start: FastAPI", "shop.py"),
     asgi("Quick start: Starlette", "starlette_shop.py"),
     django("Quick start: Django\n"),
@@ -220,7 +199,7 @@ PARTS_OF_PYTHON = (
     completer,
 )
 
-for part in (axum,) if RUST else PARTS_OF_PYTHON:
+for part in README_PARTS:
     with tempfile.TemporaryDirectory() as there:
         part(pathlib.Path(there))
 drop()

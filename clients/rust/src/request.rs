@@ -203,7 +203,7 @@ impl Request {
                 tx.commit("SELECT 1::text".into()).await?;
                 Ok(Begun::Answered(answer))
             }
-            // The transaction has written nothing, so nobody waits for its end.
+            // The transaction has written nothing, so its end is not awaited.
             Ok(Some(answer)) => {
                 tokio::spawn(tx.rollback());
                 Ok(Begun::Answered(answer))
