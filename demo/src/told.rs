@@ -97,6 +97,13 @@ impl Listener {
         self.book().refusals.push(reason);
     }
 
+    /// How many leases were taken over, how many tokens were refused because they were superseded, and how many orders
+    /// are known to be cancelled.
+    pub fn faults(&self) -> [u64; 3] {
+        let book = self.book();
+        [book.claims(true), book.refused_tokens(), book.cancelled()]
+    }
+
     /// A copy of the book as it is now.
     pub fn snapshot(&self) -> ToldBook {
         self.book().clone()
@@ -140,6 +147,12 @@ impl ToldBook {
     /// The number of tokens that were refused because they were superseded.
     pub fn refused_tokens(&self) -> u64 {
         self.orders.values().flat_map(|told| &told.superseded).map(|_| 1).sum()
+    }
+
+    /// The number of orders whose answer is that they were cancelled.
+    fn cancelled(&self) -> u64 {
+        let answers = self.orders.values().filter_map(|told| told.answer.as_ref());
+        answers.filter(|answer| answer.status == "cancelled").map(|_| 1).sum()
     }
 
     fn told(&mut self, order: &Order) -> &mut Told {
