@@ -172,6 +172,8 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
       const leaves = signal<Outgoing>();
       const abandoned = signal<never>();
       let own: Outgoing | undefined;
+      /** Ends the answer that Fastify has made past the hooks of the route. */
+      let endPast: (() => void) | undefined;
 
       /** Lets Fastify make the answer, and returns it when it arrives at the last hook. */
       async function made(payload: unknown): Promise<Outgoing> {
@@ -185,14 +187,19 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
           },
         };
         pending.set(request, state);
-        const left = () => arrived.reject(new Error(LEFT));
-        // What Fastify sends without its hooks, after an error in one of them, is not recorded.
-        const { writeHead } = reply.raw;
+        // The answer that Fastify makes without its hooks, after an error in one of them, is not recorded. Fastify
+        // sends it at once. It is held back until the transaction has ended: a caller that retries must find no claim.
+        const { writeHead, end } = reply.raw;
         const restore = replace(reply.raw, {
           writeHead(...rest: any[]) {
-            left();
+            arrived.reject(new Error(LEFT));
             if (Number(rest[0]) < 400) throw new Error(LEFT);
             return writeHead.apply(reply.raw, rest);
+          },
+          end(...rest: any[]) {
+            if (!reply.raw.headersSent) reply.raw.writeHead(reply.statusCode);
+            endPast = () => end.apply(reply.raw, rest);
+            return reply.raw;
           },
         });
         try {
@@ -220,7 +227,7 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
         const answer = await serve(route, incoming(request, route.options), {
           async answer(given, attempt) {
             // Fastify makes an answer only once. The transaction of the first one was lost after that.
-            if (own) return problem('unavailable', route.options.docs);
+            if (own || endPast) return problem('unavailable', route.options.docs);
             clear(reply);
             put(reply, before);
             const payload = await handled(handler, request, reply, given, abandoned.promise).catch((thrown) => {
@@ -234,9 +241,11 @@ export function idempotent<D extends Database, O extends HttpOptions = {}>(
           },
           abandon: () => abandoned.reject(new Error(GONE)),
         });
-        if (own && pending.get(request)) leaves.resolve(answer);
+        if (endPast) endPast();
+        else if (own && pending.get(request)) leaves.resolve(answer);
         else send(answer);
       } catch (error) {
+        endPast?.();
         // Past the last hook, Fastify can make another answer only there.
         if (!own) throw error;
         leaves.reject(error);

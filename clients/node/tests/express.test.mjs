@@ -33,7 +33,7 @@ import {
   told,
   writing,
 } from './application.mjs';
-import { drivers, end, prepare, vectors } from './harness.mjs';
+import { drivers, end, prepare, slow, vectors } from './harness.mjs';
 
 const file = path.join(mkdtempSync(path.join(tmpdir(), 'express-')), 'file.txt');
 writeFileSync(file, 'the file');
@@ -43,9 +43,17 @@ after(() => stage.close());
 
 for (const [framework, express] of Object.entries(expresses)) {
   describe(framework, () => {
+    // A rollback arrives late at the server: no answer may overtake it.
+    let way;
     let pool;
-    before(() => (pool = drivers.pg()));
-    after(() => end(pool));
+    before(async () => {
+      way = await slow('ROLLBACK');
+      pool = drivers.pg(way.options);
+    });
+    after(async () => {
+      await end(pool);
+      way.close();
+    });
     const writes = (handler, use, app, options) =>
       serving(expressApp(express, writing(pool, handler, options), app), pool, use);
     const returns = (handler, use, app, options) =>

@@ -22,7 +22,7 @@ import {
   statusOf,
   told,
 } from './application.mjs';
-import { drivers, end, idle, prepare, vectors } from './harness.mjs';
+import { drivers, end, idle, prepare, slow, vectors } from './harness.mjs';
 
 const load = createRequire(import.meta.url);
 before(() => prepare(vectors('http_vectors.json')));
@@ -38,9 +38,17 @@ const failing = () =>
 
 for (const [framework, fastify] of Object.entries(fastifies)) {
   describe(framework, () => {
+    // A rollback arrives late at the server: no answer may overtake it.
+    let way;
     let pool;
-    before(() => (pool = drivers.pg()));
-    after(() => end(pool));
+    before(async () => {
+      way = await slow('ROLLBACK');
+      pool = drivers.pg(way.options);
+    });
+    after(async () => {
+      await end(pool);
+      way.close();
+    });
     const serves = (handler, use, app, options) => serving(fastifyApp(fastify, pool, handler, options, app), pool, use);
 
     const ways = {

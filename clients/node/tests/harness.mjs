@@ -250,6 +250,30 @@ export class Work {
 
 export class Application extends Error {}
 
+/** A way to the server on which messages with this text arrive late. */
+export async function slow(statement, seconds = 0.05) {
+  const listener = net.createServer((near) => {
+    const far = net.connect(`${host}/.s.PGSQL.${port}`);
+    let before = Promise.resolve();
+    near.on('data', (data) => {
+      if (data.toString('latin1').includes(statement)) before = before.then(() => sleep(seconds * 1000));
+      before = before.then(() => void far.write(data));
+    });
+    far.on('data', (data) => near.write(data));
+    for (const [socket, other] of [
+      [near, far],
+      [far, near],
+    ]) {
+      socket.on('error', () => {});
+      socket.on('close', () => before.then(() => other.destroy()));
+    }
+  });
+  listener.listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  const { port: at } = listener.address();
+  return { options: { host: '127.0.0.1', port: at }, close: () => listener.close() };
+}
+
 /**
  * A way to the server that ends as soon as an answer to a statement with this text comes back, once. It counts the
  * trips.
