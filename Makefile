@@ -3,6 +3,7 @@
 #   PG_CONFIG  the pg_config of the server to build for, 15 to 19 (default: the one on PATH)
 #   PROFILE    the cargo profile to build with (default: release)
 #   DESTDIR    a directory to install into instead of /
+#   NAME       the test that test-one runs
 #   HOURS      how many hours the report looks back (default: 6)
 #   ARGS       options for the demo and the benchmark (--help lists them)
 #   CITUS_SOURCE  the source tree of Citus, or an archive of it, for test-citus
@@ -63,6 +64,9 @@ test: ## test the extension on the server of PG_CONFIG (default: Debian's Postgr
 test-all: ## run every suite on PostgreSQL 15 to 19, in up to an hour; says first what it installs, and does all the set-up
 	@mkdir -p target && flock -o target/test.lock scripts/test_all.sh $(ARGS)
 
+test-one: ## run one test on the server of PG_CONFIG: NAME=payload (golden SQL or spec), crash:: (cluster), or a unit test
+	@mkdir -p target && flock -o target/test.lock scripts/test_one.sh $(NAME) $(ARGS)
+
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
 	@mkdir -p target && flock -o target/test.lock scripts/test_citus.sh $(ARGS)
 
@@ -100,4 +104,4 @@ clean: ## remove all that was built in this checkout
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all managed install uninstall dist deb rpm package debian installcheck lint test test-all test-citus test-fleet demo bench report pgxn oci sbom clean help
+.PHONY: all managed install uninstall dist deb rpm package debian installcheck lint test test-all test-one test-citus test-fleet demo bench report pgxn oci sbom clean help
