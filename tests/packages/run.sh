@@ -83,8 +83,8 @@ source_package() {
 }
 
 first_minute() {
-    cp "$here/first_minute.sh" README.md "$share/" &&
-        on_machine "$server" sh -c "bash /mnt/first_minute.sh /mnt/*.$1 /mnt/README.md"
+    cp "$here/first_minute.sh" README.md docs/tutorial.md "$share/" &&
+        on_machine "$server" sh -c "bash /mnt/first_minute.sh /mnt/*.$1 /mnt/README.md /mnt/tutorial.md"
 }
 
 # The archive of the sources, in another directory, below another home, without network. Rust itself is not in it.
