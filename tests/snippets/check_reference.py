@@ -1,8 +1,8 @@
 """Runs the examples of the reference and of the pages that belong to it, each page in a new database.
 
-Usage: check_reference.py URI PYTHON; the URI is a superuser's. Compares the result of each statement with the comment after
-it. Runs the program of "One endpoint" unchanged. Checks that the pages describe each function, setting and SQLSTATE of the
-extension.
+Usage: check_reference.py URI PYTHON; the URI is a superuser's. Compares the result of each statement with the comment
+after it. Runs the program of "One endpoint" unchanged. Checks that the pages describe each function, setting and
+SQLSTATE of the extension.
 """
 
 import pathlib
@@ -70,7 +70,7 @@ def run_page(conn, page, text, python):
 
 
 def is_complete(conn):
-    """Checks that each setting and each SQLSTATE of class ID has a row, and each public function a signature on a page."""
+    """Checks that each setting and SQLSTATE of class ID has a row, and each public function a signature on a page."""
     pages = [*PAGES, "scaling", "operations"]
     text = "\n".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     settings = conn.execute("SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%'").fetchall()
