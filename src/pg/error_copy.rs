@@ -3,7 +3,7 @@
 //! PostgreSQL's `CopyErrorData()` copies more texts than `FreeErrorData()` frees: the names of the file and the function,
 //! the domain and the message id. In a context that lives as long as the backend, these would pile up with each error.
 //!
-//! `wrapped.rs` has pgrx and `taken.rs` use these functions in place of PostgreSQL's.
+//! `memory.rs` has pgrx and `taken.rs` use these functions in place of PostgreSQL's.
 
 use super::attempt::attempt;
 use super::memory::{ROOM_BYTES, has_room};
