@@ -66,6 +66,7 @@ mkdir -p "$tree/cargo"
 # unless the mirror has them no more.
 lacks_packages() {
     local installed
+    # shellcheck disable=SC2016 # dpkg-query expands it
     installed=$(chroot "$tree" dpkg-query --show --showformat='${db:Status-Status}\n' "${packages[@]}" 2>/dev/null |
         grep -cx installed) || true
     [ "$installed" -ne ${#packages[@]} ]

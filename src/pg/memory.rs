@@ -6,18 +6,23 @@
 //! which is copied in turn, until PostgreSQL's error stack is full and the server ends (PANIC). The same happens where
 //! pgrx finds no memory for the texts of an error that it raises, after `errstart`, and the C library ends the process
 //! where it finds none to register the destructor of a thread-local variable (`__cxa_thread_atexit_impl`). So the
-//! linker redirects these calls of this library to the functions in [`redirected`] (`build.rs`), which first make sure
-//! of room by freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy
-//! (`error_copy.rs`). The test `memory::an_allocation_that_fails_ends_the_call_wherever_it_is` (`tests/cluster`) lets
-//! each allocation of its scripts fail in turn, and shows a crash if one of these is left out. An arena has no room for
-//! what grows with a caller's input, so such code asks first ([`make_sure_of`], `try_reserve`), which
+//! linker redirects these calls of this library to the functions here (`build.rs`), which first make sure of room by
+//! freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy (`error_copy.rs`). The
+//! test `memory::an_allocation_that_fails_ends_the_call_wherever_it_is` (`tests/cluster`) lets each allocation of its
+//! scripts fail in turn, and shows a crash if one of these is left out. An arena has no room for what grows with a
+//! caller's input, so such code asks first ([`make_sure_of`], `try_reserve`), which
 //! `memory::a_limit_of_memory_ends_the_call` shows.
 
+#[cfg(not(test))]
+use super::error_copy;
 use crate::error::Error;
+#[cfg(not(test))]
 use pgrx::pg_sys;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
+#[cfg(not(test))]
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// The size of the reserve, which is freed when there is no memory to handle an error in. It is twice what two blocks
@@ -25,7 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 const RESERVE_BYTES: usize = 4 << 20;
 
 /// The memory that has to be free before an error is handled. malloc() itself may ask the system for this much.
-pub(super) const ROOM_BYTES: usize = 1 << 20;
+#[cfg(not(test))]
+const ROOM_BYTES: usize = 1 << 20;
 
 thread_local! {
     /// The reserve; null while it is used up.
@@ -34,6 +40,7 @@ thread_local! {
 
 unsafe extern "C" {
     fn malloc(bytes: usize) -> *mut c_void;
+    #[cfg(not(test))]
     fn free(memory: *mut c_void);
 }
 
@@ -47,7 +54,8 @@ pub fn refill() {
 }
 
 /// Whether this many bytes could be allocated now. If not, frees the reserve and looks again.
-pub(super) fn has_room(bytes: usize) -> bool {
+#[cfg(not(test))]
+fn has_room(bytes: usize) -> bool {
     // SAFETY: the allocation is not written to, only freed.
     let can_have = || unsafe {
         let probe = malloc(bytes);
@@ -180,56 +188,61 @@ pub fn make_sure_of(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the linker puts in place of functions of PostgreSQL and of the C library where this library calls them.
+// What the linker puts in place of functions of PostgreSQL and of the C library where this library calls them. The unit
+// tests are linked without.
+
 #[cfg(not(test))]
-mod redirected {
-    use super::super::error_copy;
-    use super::{ROOM_BYTES, has_room};
-    use pgrx::pg_sys;
-    use std::ffi::{c_char, c_int, c_void};
+unsafe extern "C-unwind" {
+    fn __real_CopyErrorData() -> *mut pg_sys::ErrorData;
+    fn __real_errstart(level: c_int, domain: *const c_char) -> bool;
+}
 
-    unsafe extern "C-unwind" {
-        fn __real_CopyErrorData() -> *mut pg_sys::ErrorData;
-        fn __real_errstart(level: c_int, domain: *const c_char) -> bool;
-    }
-
-    /// Copies the error that was just caught. It raises no error, since pgrx could not handle one here.
-    #[unsafe(no_mangle)]
-    unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
-        // SAFETY: called as PostgreSQL's own function is. pgrx raises the error again or flushes it afterwards, and so
-        // does `taken.rs`.
-        unsafe { error_copy::copied(|| __real_CopyErrorData()) }
-    }
-
-    /// Frees a copy that the function above has made.
-    #[unsafe(no_mangle)]
-    unsafe extern "C-unwind" fn __wrap_FreeErrorData(error: *mut pg_sys::ErrorData) {
-        // SAFETY: all copies of errors in this library are made by the function above.
-        unsafe { error_copy::free(error) }
-    }
-
-    /// Is asked to register a destructor of a thread-local variable of Rust's, and does nothing. The C library would
-    /// end the process if it found no memory for that. The only thread here ends with the process, and what the
-    /// variables hold (plans, for example) must not be touched so late.
-    #[unsafe(no_mangle)]
-    extern "C" fn __wrap___cxa_thread_atexit_impl(_: *mut c_void, _: *mut c_void, _: *mut c_void) -> c_int {
-        0
-    }
-
-    /// Begins to raise an error. pgrx then allocates the texts of the error in the current memory context, where there
-    /// may be no room. So an error switches to ErrorContext, where PostgreSQL keeps some room.
-    #[unsafe(no_mangle)]
-    unsafe extern "C-unwind" fn __wrap_errstart(level: c_int, domain: *const c_char) -> bool {
-        // SAFETY: called as PostgreSQL's own function is. An error does not return to the code that relies on its own
-        // memory context.
-        unsafe {
-            let wanted = __real_errstart(level, domain);
-            if wanted && level >= pgrx::PgLogLevel::ERROR as c_int {
-                has_room(ROOM_BYTES);
-                pg_sys::MemoryContextSwitchTo(pg_sys::ErrorContext);
-            }
-            wanted
+/// Copies the error that was just caught. It raises no error, since pgrx could not handle one here.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
+    // SAFETY: called as PostgreSQL's own function is. pgrx raises the error again or flushes it afterwards, and so
+    // does `taken.rs`.
+    unsafe {
+        if has_room(error_copy::bytes_needed() + ROOM_BYTES) {
+            error_copy::copied(|| __real_CopyErrorData())
+        } else {
+            error_copy::spare()
         }
+    }
+}
+
+/// Frees a copy that the function above has made.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_FreeErrorData(error: *mut pg_sys::ErrorData) {
+    // SAFETY: all copies of errors in this library are made by the function above.
+    unsafe { error_copy::free(error) }
+}
+
+/// Is asked to register a destructor of a thread-local variable of Rust's, and does nothing. The C library would
+/// end the process if it found no memory for that. The only thread here ends with the process, and what the
+/// variables hold (plans, for example) must not be touched so late.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn __wrap___cxa_thread_atexit_impl(_: *mut c_void, _: *mut c_void, _: *mut c_void) -> c_int {
+    0
+}
+
+/// Begins to raise an error. pgrx then allocates the texts of the error in the current memory context, where there
+/// may be no room. So an error switches to ErrorContext, where PostgreSQL keeps some room.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_errstart(level: c_int, domain: *const c_char) -> bool {
+    // SAFETY: called as PostgreSQL's own function is. An error does not return to the code that relies on its own
+    // memory context.
+    unsafe {
+        let wanted = __real_errstart(level, domain);
+        if wanted && level >= pgrx::PgLogLevel::ERROR as c_int {
+            has_room(ROOM_BYTES);
+            pg_sys::MemoryContextSwitchTo(pg_sys::ErrorContext);
+        }
+        wanted
     }
 }
 
