@@ -23,7 +23,7 @@ on_each_version!(
 
 /// The role on call, as the page makes it.
 fn on_call(server: &Cluster) -> Result<()> {
-    let mut page = Runbook::of("### People on call")?;
+    let mut page = Runbook::of("### On-call roles")?;
     page.sql(server, DATABASE)?;
     page.end()
 }
@@ -140,7 +140,7 @@ async fn one_transaction_holds_all_up(version: Version) -> Result<()> {
     server.wait_for(DATABASE, "SELECT max(waiters) FROM idempotence.in_flight", "1").await?;
     server.wait_for(DATABASE, "SELECT level FROM idempotence.health WHERE name = 'holders'", "1").await?;
 
-    let mut page = Runbook::of("### Who holds requests up")?;
+    let mut page = Runbook::of("### A request is stuck")?;
     let told = page.sql(&server, DATABASE)?;
     has(
         &told,

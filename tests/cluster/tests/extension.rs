@@ -231,7 +231,7 @@ async fn the_page_lists_what_uses_the_extension(version: Version) -> Result<()> 
          CREATE VIEW other AS SELECT key FROM idempotency_keys;
          CREATE FUNCTION other() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM idempotency_keys'",
     )?;
-    let mut page = Runbook::of("## Removal")?;
+    let mut page = Runbook::of("### Removal")?;
     let listed = page.sql(&server, DATABASE)?;
     page.end()?;
     let wanted = "default value for column print of table made\nfunction atomic()\nfunction by_schema()\nfunction mixed()\nfunction takes(idem_ticket)\noperator @@@(NONE,jsonb)\ntable kept\ntable made\nview names\nview nodes";

@@ -114,12 +114,12 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
         ensure!(done.success(), "{command}: {done}");
         Ok(())
     };
-    let mut page = Runbook::of("## A full disk")?;
+    let mut page = Runbook::of("### A full disk")?;
     sh(&page.next("sh")?)?;
 
     server.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
     server.psql(DATABASE, "CREATE EXTENSION idempotence")?;
-    Runbook::of("### People on call")?.sql(&server, DATABASE)?;
+    Runbook::of("### On-call roles")?.sql(&server, DATABASE)?;
     server.psql(
         DATABASE,
         "SELECT idem_create_session('payments', ttl => '1 hour');

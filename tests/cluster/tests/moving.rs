@@ -29,7 +29,7 @@ const BUSINESS: &str = "
 fn steps() -> Result<Vec<String>> {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"))?;
     let (_, section) = page.split_once("### Moving to another server").context("there is no such section")?;
-    let section = section.split("\n## ").next().unwrap_or_default();
+    let section = section.split("\n### ").next().unwrap_or_default();
     Ok(section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect())
 }
 
