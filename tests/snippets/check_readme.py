@@ -1,4 +1,4 @@
-"""Types what README.md says into a fresh database, and holds the answers against its comments.
+"""Executes the examples of README.md and docs/tutorial.md in a fresh database, and compares the answers with the comments.
 
 Usage: check_readme.py URI PYTHON; the URI is a superuser's. Makes and drops the database `readme` and the
 role `app`. The Python program is run as it stands there.
@@ -19,9 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def sections(page):
-    """The code blocks of each section of a page, in their order."""
+    """The code blocks of each section of a page, in their order. Those before the first section have the title None."""
     text = (ROOT / page).read_text()
-    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
+    parts = [None, *re.split(r"^## (.*)$", text, flags=re.MULTILINE)]
     return {
         title: re.findall(r"^```(\w+)\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL)
         for title, body in zip(parts[::2], parts[1::2])
@@ -41,8 +41,13 @@ def statements(block):
     assert not "".join(lines).strip(), f"this does not end: {lines}"
 
 
+def row_as_text(row):
+    """A row as the comments show it: jsonb as JSON, columns separated by bars."""
+    return " | ".join(json.dumps(column) if isinstance(column, dict) else str(column) for column in row or ())
+
+
 def run(conn, block):
-    """Types a block; where a comment tells the answer, that must be it."""
+    """Executes a block. A comment that begins with an arrow, a brace, failed or ERROR is the expected answer."""
     for statement, comment in statements(block):
         try:
             cursor = conn.execute(statement)
@@ -50,7 +55,9 @@ def run(conn, block):
             answer = row[-1] if row else None
         except psycopg.DatabaseError as error:
             answer = f"ERROR {error.sqlstate}: {error}" if "ERROR ID" in comment else f"ERROR: {error}"
-        if comment.startswith("{"):
+        if comment.startswith("→ "):
+            assert row_as_text(row) == comment[2:], f"{statement}\ngives {row_as_text(row)}"
+        elif comment.startswith("{"):
             said, _ = json.JSONDecoder().raw_decode(comment)
             assert answer == said, f"{statement}\ngives {answer}"
         elif comment.startswith("failed: {"):
@@ -62,7 +69,7 @@ def run(conn, block):
 
 
 def check(uri, python):
-    readme = sections("README.md")
+    readme, tutorial = sections("README.md"), sections("docs/tutorial.md")
     with psycopg.connect(uri, autocommit=True) as server:
         server.execute("DROP DATABASE IF EXISTS readme")
         server.execute("CREATE DATABASE readme")
@@ -72,16 +79,22 @@ def check(uri, python):
             with psycopg.connect(superuser, autocommit=True) as conn:
                 run(conn, next(code for language, code in readme["Install"] if language == "sql"))
             with psycopg.connect(app, autocommit=True) as conn:
-                for title in ["Use it in PL/pgSQL", "Use it from a program", "Make an effect elsewhere"]:
-                    for _, code in (block for block in readme[title] if block[0] == "sql"):
+                for title in [None, "A single statement", "A program", "An effect in another system"]:
+                    for _, code in (block for block in tutorial[title] if block[0] == "sql"):
                         run(conn, code)
-            for program in (code for language, code in readme["Use it from a program"] if language == "python"):
+            for program in (code for language, code in tutorial["A program"] if language == "python"):
                 check_program(python, program, app)
             with psycopg.connect(superuser, autocommit=True) as conn:
-                for _, code in readme["Deduplicate messages"]:
+                for _, code in tutorial["Messages"]:
                     run(conn, code)
                 balances = conn.execute("SELECT array_agg(balance ORDER BY id) FROM account").fetchone()[0]
             assert balances == [100 - 22, 22], f"the accounts are {balances}"
+            # The README uses a key of the tutorial.
+            with psycopg.connect(superuser, autocommit=True) as conn:
+                conn.execute("SELECT idem_forget('payments', 'order-20', 'executed by the tutorial')")
+            with psycopg.connect(app, autocommit=True) as conn:
+                for _, code in readme[None]:
+                    run(conn, code)
         finally:
             server.execute("DROP DATABASE IF EXISTS readme WITH (FORCE)")
             server.execute("DROP ROLE IF EXISTS app")

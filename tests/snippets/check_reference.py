@@ -1,8 +1,8 @@
-"""Types the examples of the reference and of the pages that belong to it, each page into a fresh database.
+"""Runs the examples of the reference and of the pages that belong to it, each page in a new database.
 
-Usage: check_reference.py URI PYTHON; the URI is a superuser's. Holds the answers against the comments behind the statements.
-Runs the program of "One endpoint" as it stands there, and looks whether the pages have each function, setting and SQLSTATE
-of the extension.
+Usage: check_reference.py URI PYTHON; the URI is a superuser's. Compares the result of each statement with the comment
+after it. Runs the program of "One endpoint" unchanged. Checks that the pages describe each function, setting and
+SQLSTATE of the extension.
 """
 
 import pathlib
@@ -24,6 +24,13 @@ def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def examples(conn, text):
+    """The SQL of a page. Blocks marked "preloaded" need the library's shared memory; without it they are left out."""
+    (libraries,) = conn.execute("SHOW shared_preload_libraries").fetchone()
+    found = re.findall(r"^```sql( preloaded)?\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(code for preloaded, code in found if not preloaded or "idempotence" in libraries)
+
+
 def check(uri, python):
     texts = {page: (ROOT / f"docs/{page}.md").read_text() for page in PAGES}
     with psycopg.connect(uri, autocommit=True) as server:
@@ -43,27 +50,27 @@ def make_database(server):
 
 
 def end_roles(conn):
-    """The roles that the examples make are the server's."""
+    """Drops the roles that the examples create: they belong to the server, and remain after the database is dropped."""
     for role in ["app", "billing", "web", "payer", "shop"]:
-        if conn.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+        if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
             conn.execute(f"RESET ROLE; DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
 def run_page(conn, page, text, python):
     if page != "reference":
-        run_sql(conn, "".join(blocks(text, "sql")))
+        run_sql(conn, examples(conn, text))
         return
-    first, rest = text.split("\n## Words\n")
+    first, rest = text.split("\n## Terms\n")
     uri = f"postgresql:///{DATABASE}?host={conn.info.host}&port={conn.info.port}&user={conn.info.user}"
-    run_sql(conn, "".join(blocks(first, "sql")))
+    run_sql(conn, examples(conn, first))
     (program,) = blocks(first, "python")
     check_program(python, program, uri)
-    run_sql(conn, "".join(blocks(rest, "sql")))
+    run_sql(conn, examples(conn, rest))
     is_complete(conn)
 
 
 def is_complete(conn):
-    """Each setting and each SQLSTATE of ours has a row of the reference, each function of a caller its signature on a page."""
+    """Checks that each setting and SQLSTATE of class ID has a row, and each public function a signature on a page."""
     pages = [*PAGES, "scaling", "operations"]
     text = "\n".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     settings = conn.execute("SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%'").fetchall()

@@ -2,6 +2,7 @@
 
 mod blank;
 mod caches;
+mod caught_errors;
 mod checkpointer;
 mod citus;
 mod clients;
@@ -12,6 +13,7 @@ mod concurrency;
 mod coordinator;
 mod crash;
 mod cron;
+mod damaged;
 mod drills;
 mod dump;
 mod durable;
@@ -32,6 +34,7 @@ mod migration;
 mod model;
 mod monitor;
 mod moving;
+mod newest;
 mod nodes;
 mod ordinary;
 mod persistence;
