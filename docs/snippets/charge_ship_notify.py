@@ -1,8 +1,8 @@
 """Fulfils orders: charges the card, ships the parcel, notifies the customer. psycopg 3;
 usage: charge_ship_notify.py URI SERVICE LEASE ORDER...; LEASE is in seconds
 
-All three happen in a service outside of the database. docs/guide.md explains the program and makes what it
-needs. Start as many of these workers as you like, also for the same orders.
+All three steps are calls to a service outside the database. docs/guide.md explains the program and creates the
+objects that it needs. You can start any number of these workers, also for the same orders.
 """
 
 import collections
@@ -27,20 +27,20 @@ TIMEOUT_S = 10
 
 
 class LeaseLost(Exception):
-    """Somebody else may be at work on the order by now."""
+    """Another worker may be executing the order by now."""
 
 
 class Declined(Exception):
-    """The service's final no: a retry would not change it."""
+    """The service refuses the call permanently: a retry would not change the answer."""
 
 
 def fulfil(uri, service, order, length):
-    """What became of the order, or in_progress if somebody else is at work on it."""
+    """Returns the outcome of the order, or in_progress if another worker is executing it."""
     with psycopg.connect(uri, autocommit=True, row_factory=namedtuple_row, connect_timeout=TIMEOUT_S) as conn:
         asked_at = time.monotonic()
         with conn.transaction():
             ticket, payload, state = claim(conn, order, length)
-        # From here on the claim is committed: whoever comes now knows that somebody is at work.
+        # The claim is committed: from here on other workers see that the order is being executed.
         if ticket.status not in ("started", "taken_over"):
             return ticket
         logging.info("%s: %s, attempt %s, at %s", order, ticket.status, ticket.attempt, ticket.point)
@@ -49,7 +49,7 @@ def fulfil(uri, service, order, length):
 
 
 def claim(conn, order, length):
-    """In one transaction: begins the order, and keeps the keys of its calls before any of them is made."""
+    """Begins the order and stores the keys of its calls before the first call, in one transaction."""
     purchase = conn.execute("SELECT amount, address FROM purchase WHERE id = %s", (order,)).fetchone()
     if purchase is None:
         raise LookupError(f"there is no order {order}")
@@ -73,7 +73,7 @@ def save(conn, order, point, state, token):
 
 
 class Attempt:
-    """The work of one holder of the lease."""
+    """The steps that one holder of the lease executes."""
 
     def __init__(self, conn, service, order, ticket, lease):
         self.conn = conn
@@ -83,7 +83,7 @@ class Attempt:
         self.lease = lease
 
     def run(self, payload, state):
-        """Goes on from the point that was reached, and records the outcome."""
+        """Continues at the last checkpoint, and records the outcome."""
         point = self.ticket.point or "charge"
         try:
             if point == "charge":
@@ -94,7 +94,7 @@ class Attempt:
                 parcel = {"order": self.order, "address": payload["address"]}
                 state["parcel"] = self.call("ship", parcel, state["ship_key"])["ship"]
                 point = self.reach("notify", state)
-            # The service takes no key for this call. Whoever was here before may have made it: look.
+            # The service accepts no key for this call. A former holder may have made it, so query first.
             if self.ticket.point != "notify" or not self.notified():
                 self.call("notify", {"order": self.order})
         except Declined as final:
@@ -102,13 +102,13 @@ class Attempt:
         return self.record({"receipt": state["receipt"], "parcel": state["parcel"]})
 
     def reach(self, point, state):
-        """Saves that all before this point is done."""
+        """Saves that all steps before this one are done."""
         with self.conn.transaction():
             save(self.conn, self.order, point, state, self.ticket.token)
         return point
 
     def record(self, response, failed=False):
-        """The outcome, and what the database is to know of it, in one transaction."""
+        """Records the outcome and inserts the row about it, in one transaction."""
         with self.conn.transaction():
             self.conn.execute(
                 "SELECT idem_record('orders', %s, %s, failed => %s, token => %s)",
@@ -120,7 +120,7 @@ class Attempt:
         return self.ticket._replace(status="failed" if failed else "succeeded", response=response)
 
     def call(self, step, body, key=None):
-        """Has the service do something. Any error but Declined leaves it open whether that was done."""
+        """Calls the service. After any error except Declined it is unknown whether the step was executed."""
         self.lease.check()
         headers = {"Content-Type": "application/json", "X-Attempt": str(self.ticket.attempt)}
         if key is not None:
@@ -141,13 +141,13 @@ class Attempt:
 
 
 class Lease:
-    """Extends a lease from a thread of its own, for as long as the block lasts."""
+    """Extends a lease from a separate thread until the end of the block."""
 
     def __init__(self, uri, order, token, length, asked_at):
         self.uri = uri
         self.request = (order, token, length)
         self.length_s = length.total_seconds()
-        # By this process's clock. The lease lasts longer: it was given after it was asked for.
+        # By this process's clock. The lease lasts longer than this, because the database granted it later.
         self.lasts_until = asked_at + self.length_s
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.keep, daemon=True)
@@ -167,15 +167,15 @@ class Lease:
                     conn.execute("SELECT idem_extend('orders', %s, %s, %s)", self.request)
                 self.lasts_until = asked_at + self.length_s
             except psycopg.OperationalError:
-                continue  # Tried again. If it stays like this, the lease runs out, and check() says so.
+                continue  # Try again. If the error persists, the lease expires, and check() detects that.
             except psycopg.DatabaseError as error:
-                # ID005: somebody has taken the request over, or settled it; or this process has just recorded it.
+                # ID005: another caller took over or settled the request, or this process has just recorded it.
                 self.lasts_until = asked_at
                 logging.info("%s: not extended, %s", self.request[0], error.sqlstate)
                 return
 
     def check(self):
-        """Call this before each effect. What is on its way when the lease runs out cannot be called back."""
+        """Call this before each effect. A call that is under way when the lease expires cannot be recalled."""
         if time.monotonic() >= self.lasts_until:
             raise LeaseLost("the lease may have run out")
 
@@ -184,7 +184,7 @@ def main():
     uri, service, lease_s, *orders = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     length = datetime.timedelta(seconds=float(lease_s))
-    # A wrong address, login or database is told here, and not retried. Its error has no SQLSTATE.
+    # Report a wrong address, login or database here, without a retry. Such an error has no SQLSTATE.
     psycopg.connect(uri).close()
     waiting = collections.deque(orders)
     while waiting:
@@ -192,11 +192,11 @@ def main():
         try:
             ticket = fulfil(uri, service, order, length)
         except (LeaseLost, psycopg.OperationalError, OSError, http.client.HTTPException) as error:
-            # Nobody knows what was done. The lease runs out, and whoever takes the order over goes on.
+            # The result of the last call is unknown. The lease expires, and the next worker takes over the order.
             logging.info("%s: left at %s", order, error)
             ticket = None
         except psycopg.DatabaseError as error:
-            # ID005: another worker has the order now. This one stops, and may ask later what became of it.
+            # ID005: another worker has the order now. This one stops, and may ask for the outcome later.
             if error.sqlstate != "ID005":
                 raise
             logging.info("%s: ID005, %s", order, error)
