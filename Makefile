@@ -84,7 +84,7 @@ pgxn: ## make the archive for PGXN of the last commit
 	@scripts/pgxn.sh
 
 # BASE is an image of the server, as buildah knows it, and RUN_AS the numbers of its user and group.
-oci: all ## make an image of the extension for PostgreSQL 18, or with BASE=image one of that server with it
+oci: all ## make an image of the extension for PostgreSQL 18 or 19, or with BASE=image one of that server with it
 	@scripts/oci.sh $(PG_CONFIG) $(package) "$(BASE)" "$(RUN_AS)"
 
 managed: ## pack the edition for managed services for pg_tle, in target/dist

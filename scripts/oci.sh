@@ -8,6 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 version=$(server_version "$1")
+minimum=$(server_release "$1")
 pg_config=$(own_pg_config "$1")
 package=$2 base=${3:-} run_as=${4:-}
 cd "$root"
@@ -33,6 +34,34 @@ else
 fi
 install -D -m 644 LICENSE THIRD-PARTY -t "$work/context/licenses/idempotence"
 
+# Prints the version line of the server in the image, from its program. Nothing in the image is executed, since it may be
+# for another architecture.
+server_in_image() {
+    python3 - "$work/image" "$("$pg_config" --bindir)/postgres" <<'END'
+import json
+import pathlib
+import re
+import sys
+import tarfile
+
+image, program = pathlib.Path(sys.argv[1]), sys.argv[2].strip("/")
+
+
+def blob(entry):
+    return image / "blobs" / entry["digest"].replace(":", "/")
+
+
+index = json.loads((image / "index.json").read_text())
+manifest = json.loads(blob(index["manifests"][0]).read_text())
+for layer in reversed(manifest["layers"]):
+    with tarfile.open(blob(layer)) as files:
+        for file in files:
+            if file.isfile() and file.name.lstrip("./") == program:
+                version = re.search(rb"postgres \(PostgreSQL\) [0-9a-z.]+", files.extractfile(file).read())
+                sys.exit(print(version[0].decode()))
+END
+}
+
 if ! command -v buildah >/dev/null; then
     unpacked=$(scripts/unpacked.sh buildah umoci)
     PATH=$PATH:$unpacked/usr/bin
@@ -48,10 +77,17 @@ echo '{"default": [{"type": "insecureAcceptAnything"}]}' >"$work/policy.json"
 moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 XDG_RUNTIME_DIR=$work HOME=$work quietly "${as_root[@]}" buildah --root "$work/store" --runroot "$work/run" \
     --storage-driver vfs build --signature-policy "$work/policy.json" --isolation chroot --layers=false \
-    --timestamp "$moment" --build-arg VERSION="$release" \
+    --timestamp "$moment" --build-arg VERSION="$release" --build-arg MINIMUM="$minimum" \
     --build-arg REVISION="$(git rev-parse HEAD 2>/dev/null || true)" \
     ${base:+--build-arg BASE="$base"} ${run_as:+--build-arg RUN_AS="$run_as"} \
     --file "packaging/oci/$kind.Containerfile" --tag "oci:$work/image:$release-$version" "$work/context"
+# The library may need functions that earlier minor releases of the server lack.
+if [ -n "$base" ]; then
+    found=$(server_in_image | release_told)
+    [ -n "$found" ] || die "$base has no $("$pg_config" --bindir)/postgres"
+    is_sorted "$minimum" "$found" ||
+        die "$base has PostgreSQL $found, and the extension was built for $minimum: take a newer image of the server"
+fi
 archive=target/dist/idempotence-$release-pg$version-$kind-$(uname -m).oci.tar
 mkdir -p target/dist
 # The same files make the same archive.

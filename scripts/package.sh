@@ -23,6 +23,12 @@ esac
 SOURCE_DATE_EPOCH=$(source_epoch)
 export SOURCE_DATE_EPOCH
 
+# The library may need functions that earlier minor releases of the server lack.
+minimum=$(server_release "$2")
+is_sorted "${fixed_releases[$version]}" "$minimum" ||
+    say "this package is built for PostgreSQL $minimum. Release packages are built for ${fixed_releases[$version]} or" \
+        "later: see SECURITY.md, CVE-2026-6460"
+
 case $form:$pkglibdir in
     rpm:/usr/pgsql-*) ;;
     rpm:*) say "this rpm is for a server with its files in $pkglibdir. Those for servers of PGDG are made on such a machine" ;;
@@ -81,12 +87,12 @@ fi
 # Prints what the server and the library need, one a line, in the words of this form.
 needs() {
     if [ "$form" = rpm ]; then
-        echo "postgresql$version-server"
+        echo "postgresql$version-server >= $minimum"
         objdump -p "$library" | awk '
             $1 == "required" { sub(":", "", $3); from = $3 }
             $1 ~ /^0x/ && from { print from "(" $4 ")(64bit)" }'
     else
-        echo "postgresql-$version"
+        echo "postgresql-$version (>= $minimum)"
         mkdir "$work/debian"
         echo 'Source: idempotence' >"$work/debian/control"
         (cd "$work" && quietly dpkg-shlibdeps -Tlibraries "$library")

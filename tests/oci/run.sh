@@ -61,7 +61,7 @@ END
 
 # What umoci makes of the image's labels and user. describes NAME USER
 describes() {
-    python3 - "$work/$1/config.json" "$2" "$release" <<'END'
+    python3 - "$work/$1/config.json" "$2" "$release" "$(server_release "$pg_config")" <<'END'
 import json, sys
 
 config = json.load(open(sys.argv[1]))
@@ -69,6 +69,7 @@ labels, user = config["annotations"], config["process"]["user"]
 assert user == {"uid": int(sys.argv[2]), "gid": int(sys.argv[2])}, user
 assert labels["org.opencontainers.image.version"] == sys.argv[3], labels
 assert labels["org.opencontainers.image.licenses"] == "PostgreSQL", labels
+assert labels["idempotence.postgresql.minimum"] == sys.argv[4], labels
 END
 }
 
@@ -98,6 +99,18 @@ has_base() {
     image both BASE="oci-archive:$work/base.tar" RUN_AS=26:26
 }
 
+# An image whose server is older than the one that the library was built for. Only the release that pg_config prints is
+# another one.
+refuses_an_earlier_server() {
+    local said
+    # shellcheck disable=SC2016 # the stub expands these
+    printf '#!/bin/sh\n[ "$1" != --version ] || exec echo "PostgreSQL %s.99"\nexec "%s" "$@"\n' \
+        "$(server_version "$pg_config")" "$pg_config" >"$work/pg_config"
+    chmod 755 "$work/pg_config"
+    ! said=$(make -s -C "$root" oci PG_CONFIG="$work/pg_config" PROFILE="$profile" BASE="oci-archive:$work/base.tar" 2>&1)
+    grep -F "and the extension was built for" <<<"$said"
+}
+
 starts_as_told() {
     local own
     grep -q '"shared_preload_libraries=idempotence"' "$work/both/config.json"
@@ -114,5 +127,6 @@ check 'the same bytes again' same_again
 check 'golden SQL with the extension in a volume' passes_from_a_volume
 check 'an image on top of a server' has_base
 check 'its labels and user' describes both 26
+check 'an image of an earlier server' refuses_an_earlier_server
 check 'a server with the extension' starts_as_told
 exit $failed

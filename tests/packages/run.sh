@@ -57,6 +57,32 @@ packages() {
         cp target/dist/*"_$version"[-.]*"$(uname -m)".* target/dist/postgresql-"$version"-*.deb "$share/"
 }
 
+# The minor release that a package names as the oldest one it installs on is that of the server it was built for.
+names_the_server() {
+    local release
+    release=$(server_release "$pg_config")
+    on_machine "$linter" dpkg-deb --field /mnt/"$(cd "$share" && echo *.deb)" Depends |
+        grep -F "postgresql-$version (>= $release)," &&
+        on_machine "$linter" sh -c 'rpm -qp --requires /mnt/*.rpm' | grep -Fx "postgresql$version-server >= $release"
+}
+
+# dpkg refuses a package that was built for a later minor release. The package is the same build, packed for a pg_config
+# that prints another release.
+refused_by_an_earlier_server() {
+    local later=$share/later said
+    mkdir "$later"
+    # shellcheck disable=SC2016 # the stub expands these
+    printf '#!/bin/sh\n[ "$1" != --version ] || exec echo "PostgreSQL %s.99"\nexec "%s" "$@"\n' \
+        "$version" "$pg_config" >"$later/pg_config"
+    chmod 755 "$later/pg_config"
+    make -s deb PG_CONFIG="$later/pg_config"
+    mv target/dist/postgresql-"$version"-*.deb "$later/"
+    cp "$share"/*.deb target/dist/
+    write_sums
+    ! said=$(on_machine "$server" sh -c 'dpkg -i /mnt/later/*.deb' 2>&1) &&
+        grep -F "depends on postgresql-$version (>= $version.99)" <<<"$said"
+}
+
 # Of another user's umask, at another time, below another home.
 again() (
     umask 077
@@ -120,8 +146,10 @@ linter=$(scripts/root.sh lintian rpm rpmlint)
 cp "$here/rpmlint.toml" "$share/"
 check 'lintian' lints '/mnt/*.deb'
 check 'rpmlint' rpm_lints
+check 'the minor release' names_the_server
 if [ "$("$pg_config" --pkglibdir)" = /usr/lib/postgresql/15/lib ]; then
     server=$(scripts/root.sh postgresql-15 rpm)
+    check 'an earlier minor release' refused_by_an_earlier_server
     check 'first minute, deb' first_minute deb
     check 'first minute, rpm' first_minute rpm
 else
