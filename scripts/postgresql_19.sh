@@ -2,7 +2,7 @@
 # postgresql_19.sh COMMAND...: runs a command in a directory tree that has PostgreSQL 19, and in it a copy of this
 # checkout as the working directory. Debian has version 19 as binary packages in its release experimental only, and they
 # need a newer C library than Debian 12 has. So the tree is an unpacked Debian sid with these packages and what builds and
-# tests the extension; `chroot` enters it. It is made once on a machine, in the cache, in about four minutes (2 GB).
+# tests the extension; `chroot` enters it. It is made once on a machine, in the cache, in about four minutes (2.5 GB).
 # Only root can. Exits with 3 where the packages cannot be installed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -19,7 +19,7 @@ unavailable() {
 
 # The tree's packages: the server, what builds the extension, and what its tests need.
 packages=(postgresql-19 postgresql-server-dev-19 ca-certificates gcc libc6-dev make clang libclang-dev rustc cargo
-    python3-venv git procps diffutils)
+    python3-venv nodejs npm git procps diffutils)
 
 make_tree() {
     local work uri keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -56,17 +56,34 @@ exec 9>"$tree.lock"
 flock 9
 [ -d "$tree" ] || make_tree || unavailable "Debian's packages could not be installed"
 
+# The registries are reached as from this machine.
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/npmrc /etc/ssl/certs/ca-certificates.crt; do
+    [ ! -e "$file" ] || cp -L "$file" "$tree$file"
+done
+mkdir -p "$tree/cargo"
+
+# A tree that was made when the list of packages was shorter lacks the others. Their versions are those of its day, unless the
+# mirror has them no more.
+lacks_packages() {
+    local installed
+    installed=$(chroot "$tree" dpkg-query --show --showformat='${db:Status-Status}\n' "${packages[@]}" 2>/dev/null |
+        grep -cx installed) || true
+    [ "$installed" -ne ${#packages[@]} ]
+}
+install_lacking() {
+    chroot "$tree" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${packages[@]}"
+}
+if lacks_packages; then
+    say "installing the packages that $tree lacks"
+    quietly install_lacking || { quietly chroot "$tree" apt-get -qq update && quietly install_lacking; } ||
+        unavailable "Debian's packages could not be installed"
+fi
+
 # Build products of the copy stay in the tree, so that the next build is short.
 copy=$tree/home/idempotence
 mkdir -p "$copy"
 find "$copy" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf '{}' +
 tar -C "$root" --exclude=./target --exclude=./.git --exclude=node_modules -cf - . | tar -C "$copy" --no-same-owner -xf -
-# The registries are reached as from this machine.
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
-    [ ! -e "$file" ] || cp -L "$file" "$tree$file"
-done
-mkdir -p "$tree/cargo"
-
 # In mount and process namespaces of its own: whatever the command starts and mounts ends with it. Debian's cargo comes
 # without rustfmt, which pgrx would call.
 # shellcheck disable=SC2016 # the inner shell expands these

@@ -11,7 +11,7 @@
 # * the packages, and the first minute with one of them
 # * the clients for Python, Node and Rust: vectors and chaos, and for the first two the README and the types; vectors and
 #   chaos with the edition for managed services; the vectors with the files for Java and Go, if a JDK and Go are available
-# * PostgreSQL 19: what `make test` runs, and the demo, in a Debian tree of its own
+# * PostgreSQL 19: what `make test` runs, the demo, and the edition for managed services, in a Debian tree of its own
 # * the tests that need whole clusters, each on one of two versions (IDEM_LONG=1: on both), and the demo
 # * the archive for PGXN and the images: made, installed and run
 # * shards behind PL/Proxy; failovers by Patroni, and pgpool-II; a Citus cluster, if Citus is installed or CITUS_SOURCE
@@ -30,7 +30,7 @@ cat >&2 <<'END'
 This runs every suite. It takes 25 to 50 minutes on two cores, and 20 minutes more the first time, when it installs from
 Debian's packages what is missing of: PostgreSQL 15 with pg_cron, pg_repack and PL/Proxy, PgBouncer, Prometheus with two
 exporters, RabbitMQ, Patroni, etcd, HAProxy, pgpool-II, a JDK, Go and Node.js; and unpacks PostgreSQL 16 and builds 17 and
-18 into the cache. PostgreSQL 19 comes as an unpacked Debian tree (2 GB, in the cache too). None of these services is
+18 into the cache. PostgreSQL 19 comes as an unpacked Debian tree (2.5 GB, in the cache too). None of these services is
 started or enabled. `make test` tests the server at hand, in minutes.
 END
 
@@ -210,7 +210,8 @@ watched() {
     newest_release
 }
 
-# PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, and the demo.
+# PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, with the vectors of
+# the clients for Python and Node; the demo; and the edition for managed services.
 newest_release() {
     local status=0 inside=(scripts/postgresql_19.sh env IDEM_SETUP_DONE=1 PG_CONFIG=/usr/lib/postgresql/19/bin/pg_config)
     # shellcheck disable=SC2016 # the inner shell expands these
@@ -221,7 +222,11 @@ newest_release() {
         scripts/postgresql_19.sh true >"$logs/pg19-setup.log" 2>&1 || status=$?
     fi
     case $status in
-        0) suite 'pg19' count_totals timeout 2400 "${inside[@]}" bash -c "$tests" ;;
+        0)
+            suite 'pg19' count_totals timeout 2400 "${inside[@]}" bash -c "$tests"
+            # shellcheck disable=SC2016 # the inner shell expands it
+            suite 'pg19 managed' count_checks timeout 900 "${inside[@]}" bash -c 'tests/managed/run.sh "$PG_CONFIG"'
+            ;;
         3) skip pg19 'its packages are not available' ;;
         *) suite 'pg19' count_checks cat "$logs/pg19-setup.log" ;;
     esac

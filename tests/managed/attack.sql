@@ -89,8 +89,12 @@ SELECT status, response FROM idem_run('mallory', 'who', 'SELECT to_jsonb(CURRENT
 SET idempotence.max_response = '1GB';
 SET idempotence.max_payload = '1GB';
 SET check_function_bodies = off;
-SET standard_conforming_strings = off;
-SET escape_string_warning = off;
+DO $$ BEGIN
+  -- PostgreSQL 19 has standard string literals only
+  IF current_setting('server_version_num')::integer < 190000 THEN
+    PERFORM set_config('standard_conforming_strings', 'off', false), set_config('escape_string_warning', 'off', false);
+  END IF;
+END $$;
 SET transform_null_equals = on;
 SET IntervalStyle = 'sql_standard';
 SET DateStyle = 'German';

@@ -49,6 +49,8 @@ application_name = 'ÄÖÜ "x"'; commit_delay = 1000; max_stack_depth = '400kB';
 search_path = 'idempotence, pg_catalog'; search_path = 'pg_temp, public, idempotence'
 idempotence.wait = '5s'; idempotence.wait = -1; idempotence.max_response = '1MB'
 """
+# PostgreSQL 19 has standard string literals only.
+BEFORE_19 = "standard_conforming_strings"
 CREATE = """
 SELECT idem_create_session('{s}', ttl => '1 day 2 hours', max_attempts => 3)
 SELECT idem_create_session('{s}', ttl => '26 hours', max_attempts => 3)
@@ -166,6 +168,9 @@ def scenario(setting):
 
 def main():
     settings = [re.split(r", (?=\w+ = )", one) for line in SETTINGS.splitlines() for one in line.split("; ") if one]
+    with psycopg.connect("") as connection:
+        if connection.info.server_version >= 190000:
+            settings = [setting for setting in settings if not any(one.startswith(BEFORE_19) for one in setting)]
     usual = scenario([])
     assert usual == scenario([]), [pair for pair in zip(usual, scenario([])) if pair[0] != pair[1]]
     failed = 0
