@@ -10,6 +10,8 @@ pub const HAND_WRITTEN: usize = 2;
 pub const IDEMPOTENCE: usize = 3;
 /// The position of what [`claimed`] gives, where it comes after these.
 pub const CLAIMED: usize = 4;
+/// The position of what [`do_select`] gives, where it comes after that.
+pub const DO_SELECT: usize = 5;
 
 /// The same transaction, guarded in each of the four ways.
 pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
@@ -52,6 +54,25 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING true"
             ),
         ),
     ]
+}
+
+/// The first major version that has `ON CONFLICT … DO SELECT`.
+pub const DO_SELECT_SINCE: u32 = 19;
+
+/// The hand-written first step where the same statement also returns the row of a request that was done.
+pub fn insert_or_select(key: &str) -> String {
+    format!(
+        "INSERT INTO request (scope, key, fingerprint, expires_at)
+VALUES ('payments', {key}, :fingerprint, now() + interval '7 days')
+ON CONFLICT (scope, key) DO SELECT RETURNING response, fingerprint"
+    )
+}
+
+/// The same transaction, guarded by hand with `ON CONFLICT … DO SELECT`.
+pub fn do_select(key: &str, keygen: Keygen) -> Variant {
+    let update = format!("UPDATE request SET response = :response WHERE scope = 'payments' AND key = {key}");
+    let sql = transaction(&insert_or_select(key), &update);
+    Variant { since: DO_SELECT_SINCE, ..Variant::new("hand-written, DO SELECT", COUNT_REQUESTS, sql, keygen) }
 }
 
 /// The same transaction, guarded by a claim.

@@ -144,7 +144,7 @@ impl<'a> Servers<'a> {
 
 /// Measures every way in rounds.
 pub fn measure(lab: &Lab, plan: &Plan) -> Result<Counted> {
-    let (ways, servers, counter) = (ways(), Servers::start(lab)?, Counter::new());
+    let (ways, servers, counter) = (ways(lab.major()?), Servers::start(lab)?, Counter::new());
     let rounds = plan.few_rounds;
     let more = if plan.quick { MORE_IF_QUICK } else { MORE };
     let mut measured: Vec<Measured> =
@@ -189,7 +189,7 @@ pub fn findings(measured: &[Measured]) -> Vec<Finding> {
     let ceiling = Some(CEILING);
     let guarded = |what: &str, way| ratio(what, (way, ceiling), (HAND_WRITTEN, ceiling));
     let plain = |what: &str, above, below| ratio(what, (above, None), (below, None));
-    vec![
+    let mut findings = vec![
         guarded("begin (three columns), record / hand-written, beyond the ceiling", BEGIN_THREE)
             .with_goal(Goal::AtMost(0.45)),
         guarded("claim, record / hand-written, beyond the ceiling", CLAIM).with_goal(Goal::AtMost(0.343)),
@@ -212,22 +212,40 @@ pub fn findings(measured: &[Measured]) -> Vec<Finding> {
         plain("idem_register / registering by hand", REGISTER, REGISTER_BY_HAND),
         plain("idem_heartbeat / a sign of life by hand", HEARTBEAT, SIGN_BY_HAND),
         plain("begin, record: preloaded / not preloaded", PRELOADED, PLAIN),
-    ]
+    ];
+    if measured.iter().any(|way| way.name == DO_SELECT) {
+        let by_hand = (DO_SELECT, ceiling);
+        findings.extend([
+            ratio(
+                "begin (three columns), record / hand-written, DO SELECT, beyond the ceiling",
+                (BEGIN_THREE, ceiling),
+                by_hand,
+            ),
+            ratio("claim, record / hand-written, DO SELECT, beyond the ceiling", (CLAIM, ceiling), by_hand),
+            plain("replay with payload (three columns) / DO SELECT by hand", REPLAY_PAYLOAD, REPLAY_DO_SELECT),
+        ]);
+    }
+    findings
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guarded::DO_SELECT_SINCE;
 
     #[test]
     fn findings_name_existing_ways() {
         let count = Count { number: 1.0, cycles: None };
-        let measured: Vec<Measured> =
-            ways().iter().map(|way| Measured { name: way.variant.name, kind: way.kind, counts: vec![count] }).collect();
-        assert!(findings(&measured).len() > 5);
-        let mut names: Vec<&str> = measured.iter().map(|way| way.name).collect();
+        let measured = |major| -> Vec<Measured> {
+            let ways = ways(major);
+            ways.iter().map(|way| Measured { name: way.variant.name, kind: way.kind, counts: vec![count] }).collect()
+        };
+        let (before, since) = (measured(DO_SELECT_SINCE - 1), measured(DO_SELECT_SINCE));
+        assert!(findings(&before).len() > 5);
+        assert!(findings(&since).len() > findings(&before).len());
+        let mut names: Vec<&str> = since.iter().map(|way| way.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), measured.len());
+        assert_eq!(names.len(), since.len());
     }
 }

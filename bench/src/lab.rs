@@ -111,6 +111,12 @@ impl Lab {
         Ok(version.split_whitespace().next().unwrap_or_default().to_owned())
     }
 
+    /// The major version of PostgreSQL.
+    pub fn major(&self) -> Result<u32> {
+        let number: u32 = self.psql("postgres", "SHOW server_version_num")?.parse()?;
+        Ok(number / 10_000)
+    }
+
     /// The settings that differ from the defaults.
     pub fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &SETTINGS

@@ -121,7 +121,8 @@ fn main() -> Result<()> {
         fs::create_dir_all(directory)?;
     }
 
-    let all = rows::all();
+    let major = lab.major()?;
+    let all: Vec<Row> = rows::all().into_iter().map(|row| row.on(major)).collect();
     let mut parts: Vec<Option<Part>> =
         all.iter().map(|row| former.as_ref().and_then(|page| sitting::part(page, row))).collect();
     for (position, row) in all.iter().enumerate() {

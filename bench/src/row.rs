@@ -19,6 +19,14 @@ impl Row {
     pub fn cells(&self, quick: bool) -> &[Cell] {
         if quick { &self.goal_cells } else { &self.cells }
     }
+
+    /// The row for this major version of PostgreSQL, without the variants that it does not have, which come last.
+    pub fn on(mut self, major: u32) -> Self {
+        self.variants.retain(|variant| variant.is_on(major));
+        let last = self.variants.len();
+        self.comparisons.retain(|comparison| comparison.numerator.max(comparison.denominator) < last);
+        self
+    }
 }
 
 /// One way to do what the row is about: the transaction that each client repeats.
@@ -36,12 +44,19 @@ pub struct Variant {
     pub keygen: Keygen,
     /// What is run in the database before each run of the variant; empty: nothing.
     pub before: &'static str,
+    /// The first major version of PostgreSQL that has what the variant uses; 0: all have it.
+    pub since: u32,
 }
 
 impl Variant {
     /// A transaction with one key, which is new each time.
     pub fn new(name: &'static str, count: &'static str, sql: String, keygen: Keygen) -> Self {
-        Self { name, sql, keys: 1, new_keys: 1, count, keygen, before: "" }
+        Self { name, sql, keys: 1, new_keys: 1, count, keygen, before: "", since: 0 }
+    }
+
+    /// Whether this major version of PostgreSQL has what the variant uses.
+    pub fn is_on(&self, major: u32) -> bool {
+        self.since <= major
     }
 
     /// The complete script for `pgbench`.

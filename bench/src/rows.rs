@@ -94,6 +94,19 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_older_servers_compare_what_these_have() {
+        for (older, newer) in all().into_iter().map(|row| row.on(15)).zip(all()) {
+            assert!(older.variants.iter().zip(&newer.variants).all(|(older, newer)| older.name == newer.name));
+            let kept = |row: &Row| {
+                row.comparisons.iter().all(|each| each.numerator.max(each.denominator) < row.variants.len())
+            };
+            assert!(kept(&older), "{}", older.id);
+        }
+        let request = request::row();
+        assert!(request::row().on(18).comparisons.len() < request.comparisons.len());
+    }
+
+    #[test]
     fn an_unknown_row_is_refused() {
         assert!(chosen(&["tea".into()]).is_err());
     }

@@ -1,6 +1,6 @@
 //! The ways whose instructions are counted.
 
-use crate::guarded::{self, guarded};
+use crate::guarded::{self, DO_SELECT_SINCE, do_select, guarded, insert_or_select};
 use crate::row::Variant;
 use crate::script::{COUNT_LEDGER, COUNT_OUTCOMES, KEY, Keygen, transaction};
 use crate::variants::{in_batches, numbered_by_hand, registering, signs};
@@ -36,6 +36,7 @@ pub struct Way {
 pub const CEILING: &str = "ceiling";
 pub const FLOOR: &str = "floor";
 pub const HAND_WRITTEN: &str = "hand-written";
+pub const DO_SELECT: &str = "hand-written, DO SELECT";
 pub const HAND_WRITTEN_DEAD: &str = "hand-written, beside as many dead rows as autovacuum lets be";
 pub const BEGIN_THREE: &str = "idem_begin (three columns), record";
 pub const CLAIM: &str = "idem_claim, record";
@@ -43,6 +44,8 @@ pub const NUMBERED_HAND_WRITTEN: &str = "numbered: hand-written";
 pub const NUMBERED_THREE: &str = "numbered: idem_begin (three columns), record";
 pub const KEY_SELECT: &str = "SELECT by primary key";
 pub const REPLAY_THREE: &str = "replay, three columns";
+pub const REPLAY_PAYLOAD: &str = "replay with payload, three columns";
+pub const REPLAY_DO_SELECT: &str = "replay by hand, DO SELECT";
 pub const CALLED: &str = "a function called";
 pub const RUN: &str = "the same by idem_run";
 pub const ONCE_BY_HAND: &str = "1000 keys in one statement by hand, a key";
@@ -59,8 +62,9 @@ pub const PRELOADED: &str = "idem_begin, record; preloaded, nothing kept";
 const MAKE_DEAD_ROWS: &str = "UPDATE request SET expires_at = expires_at + interval '1 second' WHERE ctid IN
     (SELECT ctid FROM request TABLESAMPLE BERNOULLI (19))";
 
-/// All ways, in the order of the page. The one beside dead rows comes last, because it makes them.
-pub fn ways() -> Vec<Way> {
+/// All ways on this major version of PostgreSQL, in the order of the page. The one beside dead rows comes last, because it makes
+/// them.
+pub fn ways(major: u32) -> Vec<Way> {
     let way = |on, kind| move |variant| Way { on, kind, variant };
     let begin_three = |name| keyed(name, THREE);
     let mut ways: Vec<Way> = transactions().into_iter().map(way(On::Lab, Kind::Transaction)).collect();
@@ -70,6 +74,7 @@ pub fn ways() -> Vec<Way> {
     let hand_written = guarded(KEY, Keygen::Ascending).swap_remove(guarded::HAND_WRITTEN);
     let dead = Variant { name: HAND_WRITTEN_DEAD, before: MAKE_DEAD_ROWS, ..hand_written };
     ways.push(way(On::Lab, Kind::Transaction)(dead));
+    ways.retain(|way| way.variant.is_on(major));
     ways
 }
 
@@ -86,6 +91,7 @@ fn transactions() -> Vec<Variant> {
     let mut by_hand = numbered_by_hand();
     by_hand.name = NUMBERED_HAND_WRITTEN;
     ways.extend([
+        Variant { name: DO_SELECT, ..do_select(KEY, Keygen::Ascending) },
         keyed("idem_begin (*), record", ALL),
         keyed(BEGIN_THREE, THREE),
         keyed("idem_begin (scalar), record", SCALAR),
@@ -141,7 +147,8 @@ fn reads() -> Vec<Variant> {
         read("replay, *", format!("{ALL}{begin}")),
         read(REPLAY_THREE, format!("{THREE}{begin}")),
         read("replay, scalar", format!("{SCALAR}{begin}")),
-        read("replay with payload, three columns", format!("{THREE}idem_begin('payments', {KEY}, :payload)")),
+        Variant { since: DO_SELECT_SINCE, ..read(REPLAY_DO_SELECT, insert_or_select(KEY)) },
+        read(REPLAY_PAYLOAD, format!("{THREE}idem_begin('payments', {KEY}, :payload)")),
         read("idem_lookup, three columns", format!("{THREE}{lookup}")),
         read("idem_lookup, scalar", format!("{SCALAR}{lookup}")),
         of_number("numbered: replay, three columns", &format!("{THREE}idem_begin(:session, 1)")),

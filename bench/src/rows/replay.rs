@@ -1,5 +1,6 @@
 //! The row about requests that come again.
 
+use crate::guarded::{DO_SELECT_SINCE, insert_or_select};
 use crate::row::{Cell, Comparison, Metric, OFF_4, Row, Variant};
 use crate::script::{COUNT_OUTCOMES, COUNT_REQUESTS, KEY, Keygen};
 
@@ -12,8 +13,9 @@ pub fn row() -> Row {
         id: "replay",
         title: "Replays",
         text: "A request that was done comes again. Its answer is read in a transaction of its own, and its key is drawn from all \
-keys that are kept. By hand, that is a `SELECT` by primary key, which compares no payload. Nothing is written, so `synchronous_commit` makes no \
-difference.",
+keys that are kept. By hand, that is a `SELECT` by primary key, which compares no payload, or from PostgreSQL 19 on the `INSERT … ON \
+CONFLICT … DO SELECT` that also begins a request; it returns the fingerprint, which the client compares. Nothing is written, so \
+`synchronous_commit` makes no difference.",
         variants: vec![
             variant(
                 "SELECT by hand",
@@ -27,6 +29,10 @@ difference.",
                 format!("SELECT {COLUMNS} FROM idem_begin('payments', {KEY}, :payload);\n"),
             ),
             variant("idem_lookup", COUNT_OUTCOMES, format!("SELECT {COLUMNS} FROM idem_lookup('payments', {KEY});\n")),
+            Variant {
+                since: DO_SELECT_SINCE,
+                ..variant("DO SELECT by hand", COUNT_REQUESTS, format!("{};\n", insert_or_select(KEY)))
+            },
         ],
         comparisons: vec![
             Comparison {
@@ -48,6 +54,13 @@ difference.",
                 metric: Metric::Rate,
                 numerator: 3,
                 denominator: 0,
+                goal: None,
+            },
+            Comparison {
+                what: "replays/s, idem_begin with payload / DO SELECT by hand",
+                metric: Metric::Rate,
+                numerator: 2,
+                denominator: 4,
                 goal: None,
             },
         ],

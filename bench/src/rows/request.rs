@@ -1,12 +1,12 @@
 //! The row about a whole transaction: begin, work and record, each a round trip.
 
-use crate::guarded::{CEILING, CLAIMED, FLOOR, HAND_WRITTEN, IDEMPOTENCE, claimed, guarded};
+use crate::guarded::{CEILING, CLAIMED, DO_SELECT, FLOOR, HAND_WRITTEN, IDEMPOTENCE, claimed, do_select, guarded};
 use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, cells_off};
 use crate::script::{KEY, Keygen};
 
 pub fn row() -> Row {
     let mut variants = guarded(KEY, Keygen::Ascending);
-    variants.push(claimed(KEY, Keygen::Ascending));
+    variants.extend([claimed(KEY, Keygen::Ascending), do_select(KEY, Keygen::Ascending)]);
     Row {
         id: "request",
         title: "Begin, work, record",
@@ -17,7 +17,8 @@ the outcome's row replaces the second `SELECT`. That is the least that any durab
 *Hand-written*: `INSERT … ON CONFLICT`, then `UPDATE`. Here the client computes the fingerprint, at no cost to the server, whereas \
 `idem_begin` is given the payload and digests it. *Idempotence*: the three columns of `idem_begin` that a program needs, then \
 `idem_record`. *By a claim*: `idem_claim` in the place of `idem_begin`. It has no answer, and raises an error where the request is not to \
-be executed.",
+be executed. *DO SELECT* (from PostgreSQL 19 on): hand-written with `ON CONFLICT … DO SELECT`, which returns the row of a request that was \
+done in the same statement.",
         variants,
         comparisons: vec![
             Comparison {
@@ -60,6 +61,20 @@ be executed.",
                 metric: Metric::CpuBeyond(CEILING),
                 numerator: IDEMPOTENCE,
                 denominator: HAND_WRITTEN,
+                goal: None,
+            },
+            Comparison {
+                what: "transactions/s, idempotence / hand-written, DO SELECT",
+                metric: Metric::Rate,
+                numerator: IDEMPOTENCE,
+                denominator: DO_SELECT,
+                goal: None,
+            },
+            Comparison {
+                what: "transactions/s, idempotence by a claim / hand-written, DO SELECT",
+                metric: Metric::Rate,
+                numerator: CLAIMED,
+                denominator: DO_SELECT,
                 goal: None,
             },
         ],
