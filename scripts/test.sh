@@ -4,7 +4,8 @@
 #
 # * the unit tests
 # * the golden SQL and the isolation specs, with the library preloaded, and a search of the server's log
-# * backends and servers that are killed (tests/cluster/tests/crash.rs), and cancels that meet a timeout
+# * backends and servers that are killed (tests/cluster/tests/crash.rs), cancels that meet a timeout, and errors that a
+#   call catches
 # * the README's examples
 # * the vectors of the clients for Python and Node
 #
@@ -56,7 +57,8 @@ on_one_server() {
 }
 
 on_other_servers() {
-    suite 'crashes' count_cargo cluster_tests crashes 2 "^crash::.*::pg$version|::a_cancel_is_never_taken_.*::pg$version"
+    suite 'crashes' count_cargo cluster_tests crashes 2 \
+        "^(crash|caught_errors)::.*::pg$version|::a_cancel_is_never_taken_.*::pg$version"
     suite 'vectors python' count_checks timeout 600 clients/python/tests/run.sh --vectors "${private[$version]}"
     if command -v npm >/dev/null; then
         suite 'vectors node' count_checks timeout 600 clients/node/tests/run.sh --vectors "${private[$version]}"

@@ -2,6 +2,7 @@
 
 mod blank;
 mod caches;
+mod caught_errors;
 mod checkpointer;
 mod citus;
 mod clients;
