@@ -65,6 +65,19 @@ pub unsafe fn heap_update(
     }
 }
 
+/// Whether a row has the header of one that a table holds, and not that of a value of a composite type. PostgreSQL
+/// marks such values by two flags that exclude each other in a table. Since the releases that fix CVE-2026-6460, it
+/// raises an error where the type of such a value was altered.
+///
+/// # Safety
+///
+/// The row is valid.
+pub unsafe fn is_row_of_table(row: pg_sys::HeapTuple) -> bool {
+    let marks = (pg_sys::HEAP_XMAX_COMMITTED | pg_sys::HEAP_XMAX_INVALID) as u16;
+    // SAFETY: as the caller warrants.
+    unsafe { (*(*row).t_data).t_infomask & marks != marks }
+}
+
 /// The description of a column, counted from 0.
 ///
 /// # Safety

@@ -182,7 +182,8 @@ pub mod harmless {
             shape: pg_sys::TupleDesc,
             message: *const c_char,
         );
-        /// As long as no column was added to the table with a default that is passed by reference.
+        /// As long as the row is that of a table, as `is_row_of_table` tells, and no column was added to the table with
+        /// a default that is passed by reference.
         pub fn heap_deform_tuple(
             tuple: pg_sys::HeapTuple,
             shape: pg_sys::TupleDesc,

@@ -100,8 +100,10 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     pub(super) unsafe fn read(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'rel, N> {
         let mut values = [pg_sys::Datum::null(); N];
         let mut nulls = [true; N];
-        // SAFETY: the arrays have as many elements as the table has columns, which is checked here.
+        // SAFETY: the arrays have as many elements as the table has columns, which is checked here. No error is raised:
+        // the row is that of a table, and the extension has added no column with a default.
         unsafe {
+            check_row(tuple);
             if (*shape).natts as usize != N {
                 return Tuple::read_among_dropped(tuple, shape);
             }
@@ -111,7 +113,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     }
 
     /// # Safety
-    /// As for [`Tuple::read`].
+    /// As for [`Tuple::read`], and [`check_row`] has accepted the row.
     #[cold]
     unsafe fn read_among_dropped(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'rel, N> {
         let mut values = [pg_sys::Datum::null(); pg::COLUMNS_MAX];
@@ -269,6 +271,19 @@ fn compares(column: usize, strategy: u32, function: u32, value: pg_sys::Datum) -
 /// PostgreSQL counts columns from 1.
 fn number(column: usize) -> i16 {
     column as i16 + 1
+}
+
+/// Raises an error if the row has a header that no row of a table has. Then the page is damaged, and PostgreSQL might
+/// raise an error while it reads the columns, where no guard of pgrx catches it.
+///
+/// # Safety
+/// The row must be valid.
+unsafe fn check_row(row: pg_sys::HeapTuple) {
+    // SAFETY: as the caller warrants.
+    if !unsafe { pg::is_row_of_table(row) } {
+        let message = "a row in a table of schema \"idempotence\" has the header of a composite value".into();
+        Error::Corrupted { message }.raise();
+    }
 }
 
 /// Raises an error if the table has not the extension's columns. Somebody may have added others behind them, and dropped

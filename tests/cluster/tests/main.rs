@@ -13,6 +13,7 @@ mod concurrency;
 mod coordinator;
 mod crash;
 mod cron;
+mod damaged;
 mod drills;
 mod dump;
 mod durable;
