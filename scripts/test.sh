@@ -58,7 +58,7 @@ on_one_server() {
 
 on_other_servers() {
     suite 'crashes' count_cargo cluster_tests crashes 2 \
-        "^(crash|caught_errors)::.*::pg$version|::a_cancel_is_never_taken_.*::pg$version"
+        "^(crash|caught_errors|newest)::.*::pg$version|::a_cancel_is_never_taken_.*::pg$version"
     suite 'vectors python' count_checks timeout 600 clients/python/tests/run.sh --vectors "${private[$version]}"
     if command -v npm >/dev/null; then
         suite 'vectors node' count_checks timeout 600 clients/node/tests/run.sh --vectors "${private[$version]}"

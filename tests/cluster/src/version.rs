@@ -33,6 +33,14 @@ macro_rules! on_all_versions {
     };
 }
 
+/// Makes one test for the newest version of each `async fn(Version) -> Result<()>`: of what only that version has.
+#[macro_export]
+macro_rules! on_newest_version {
+    ($($name:ident),+ $(,)?) => {
+        $crate::on_versions!([] [pg19 Pg19] $($name)+);
+    };
+}
+
 /// Makes one test for each named version of each `async fn(Version) -> Result<()>`.
 #[doc(hidden)]
 #[macro_export]

@@ -34,6 +34,7 @@ mod migration;
 mod model;
 mod monitor;
 mod moving;
+mod newest;
 mod nodes;
 mod ordinary;
 mod persistence;
