@@ -132,8 +132,8 @@ pub fn deadlock_timeout_us() -> i64 {
     i64::from(unsafe { pg_sys::DeadlockTimeout }) * 1_000
 }
 
-/// The number of locks that the server's lock table is made for, for all transactions together. It holds some more as
-/// long as nothing else needs that part of the shared memory.
+/// The number of locks that the server's lock table is made for, for all transactions together. From PostgreSQL 19 on
+/// it holds no more than these. Before, it holds more as long as nothing else needs that part of the shared memory.
 pub fn lock_table_size() -> usize {
     // SAFETY: variables of the server, set when it started.
     let (each, backends) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends) };
