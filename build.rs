@@ -4,9 +4,9 @@
 //! the library is built for an older version. So a newer version than all of them takes the newest branch, and the compiler
 //! checks it.
 //!
-//! Linked: the linker redirects calls of four functions to functions of ours (`src/pg/wrapped.rs`), since their callers
-//! cannot handle a lack of memory; see `src/pg/memory.rs`. `-Bsymbolic-functions` binds the library's calls of its own
-//! functions within the library. `--no-gc-sections` keeps the descriptions of its SQL functions, from which
+//! Linked: the linker redirects calls of four functions to functions of ours, since their callers cannot handle a lack
+//! of memory; `src/pg/memory.rs` has the functions and the reason. `-Bsymbolic-functions` binds the library's calls of
+//! its own functions within the library. `--no-gc-sections` keeps the descriptions of its SQL functions, from which
 //! `scripts/schema.sh` makes the script of CREATE EXTENSION.
 
 use std::env;

@@ -3,10 +3,9 @@
 //! PostgreSQL's `CopyErrorData()` copies more texts than `FreeErrorData()` frees: the names of the file and the function,
 //! the domain and the message id. In a context that lives as long as the backend, these would pile up with each error.
 //!
-//! `wrapped.rs` has pgrx and `taken.rs` use these functions in place of PostgreSQL's.
+//! `memory.rs` has pgrx and `taken.rs` use these functions in place of PostgreSQL's.
 
 use super::attempt::attempt;
-use super::memory::{ROOM_BYTES, has_room};
 use pgrx::pg_sys;
 use std::ffi::{c_char, c_int};
 
@@ -40,6 +39,19 @@ fn is_spare(error: *const pg_sys::ErrorData) -> bool {
     std::ptr::eq(error, &raw const SPARE.0)
 }
 
+/// The error that stands in for a copy for which there is no memory.
+pub(super) fn spare() -> *mut pg_sys::ErrorData {
+    (&raw const SPARE.0).cast_mut()
+}
+
+/// The most memory that a copy of the error takes that was just caught. The texts of the error are in ErrorContext, so
+/// the copy takes no more than that context has, apart from rounding.
+#[cfg_attr(test, allow(dead_code, reason = "the linker redirects calls to it only in the library, see build.rs"))]
+pub(super) fn bytes_needed() -> usize {
+    // SAFETY: the context exists as long as the backend.
+    2 * unsafe { pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true) }
+}
+
 /// Copies the error that was just caught. `copy_here` makes the copy in the current memory context. Raises no error, because
 /// the callers could not handle another one.
 ///
@@ -50,15 +62,10 @@ fn is_spare(error: *const pg_sys::ErrorData) -> bool {
 pub(super) unsafe fn copied(copy_here: impl FnOnce() -> *mut pg_sys::ErrorData) -> *mut pg_sys::ErrorData {
     let (minimum, initial, maximum) =
         (0, pg_sys::ALLOCSET_SMALL_INITSIZE as usize, pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize);
-    let spare = (&raw const SPARE.0).cast_mut();
-    // SAFETY: as the caller warrants. The texts of the error are in ErrorContext, so the copy takes no more memory than that
-    // context has, apart from rounding. A child of TopMemoryContext stays valid whatever PostgreSQL cleans up meanwhile. The
-    // closure owns nothing.
+    let spare = spare();
+    // SAFETY: as the caller warrants. A child of TopMemoryContext stays valid whatever PostgreSQL cleans up meanwhile.
+    // The closure owns nothing.
     unsafe {
-        let texts = pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true);
-        if !has_room(2 * texts + ROOM_BYTES) {
-            return spare;
-        }
         let callers = pg_sys::CurrentMemoryContext;
         let (mut own, mut copy) = (std::ptr::null_mut(), spare);
         let is_copied = attempt(|| {

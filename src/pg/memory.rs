@@ -1,20 +1,28 @@
-//! When memory runs out, a call ends with an error, and the server goes on.
+//! When memory runs out, a call ends with an error (53200), and the server goes on.
 //!
-//! Where PostgreSQL's own code finds no memory, it raises an error (53200). pgrx copies the error, carries it through
-//! Rust and raises it again. A copy that finds no memory raises another error, which is copied in turn, until
-//! PostgreSQL gives up (PANIC). So the linker redirects calls of the two functions that allocate there, `CopyErrorData`
-//! and `errstart`, to functions of ours (`wrapped.rs`, `build.rs`). If there is no other memory, ours free a reserve first.
-//! If that is not enough, a static error stands in for the copy (`error_copy.rs`).
-//!
-//! Where Rust finds no memory, it aborts the process. So our allocator then takes memory from an arena and notes that
-//! it did, and the call ends with an error soon after. Code whose memory grows with a caller's input asks first whether
-//! there is room ([`make_sure_of`], and `try_reserve`).
+//! Rust aborts the process where its allocator returns nothing, and the postmaster then restarts all backends; so the
+//! allocator here falls back to an arena of 1 MB, and the call ends with an error soon after. pgrx copies each error of
+//! PostgreSQL that passes through Rust (`CopyErrorData`), and where the copy finds no memory, it raises another error,
+//! which is copied in turn, until PostgreSQL's error stack is full and the server ends (PANIC). The same happens where
+//! pgrx finds no memory for the texts of an error that it raises, after `errstart`, and the C library ends the process
+//! where it finds none to register the destructor of a thread-local variable (`__cxa_thread_atexit_impl`). So the
+//! linker redirects these calls of this library to the functions here (`build.rs`), which first make sure of room by
+//! freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy (`error_copy.rs`). The
+//! test `memory::an_allocation_that_fails_ends_the_call_wherever_it_is` (`tests/cluster`) lets each allocation of its
+//! scripts fail in turn, and shows a crash if one of these is left out. An arena has no room for what grows with a
+//! caller's input, so such code asks first ([`make_sure_of`], `try_reserve`), which
+//! `memory::a_limit_of_memory_ends_the_call` shows.
 
+#[cfg(not(test))]
+use super::error_copy;
 use crate::error::Error;
+#[cfg(not(test))]
 use pgrx::pg_sys;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
+#[cfg(not(test))]
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// The size of the reserve, which is freed when there is no memory to handle an error in. It is twice what two blocks
@@ -22,7 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 const RESERVE_BYTES: usize = 4 << 20;
 
 /// The memory that has to be free before an error is handled. malloc() itself may ask the system for this much.
-pub(super) const ROOM_BYTES: usize = 1 << 20;
+#[cfg(not(test))]
+const ROOM_BYTES: usize = 1 << 20;
 
 thread_local! {
     /// The reserve; null while it is used up.
@@ -31,6 +40,7 @@ thread_local! {
 
 unsafe extern "C" {
     fn malloc(bytes: usize) -> *mut c_void;
+    #[cfg(not(test))]
     fn free(memory: *mut c_void);
 }
 
@@ -43,24 +53,9 @@ pub fn refill() {
     }
 }
 
-/// Runs `work` in a memory context of its own, which is deleted after it. So what a call allocates for each of many rows
-/// does not pile up.
-pub fn in_own_memory<T>(work: impl FnOnce() -> T) -> T {
-    let (small, large) = (pg_sys::ALLOCSET_SMALL_INITSIZE as usize, pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize);
-    // SAFETY: the context is a child of the caller's. If `work` raises an error, it is deleted with the caller's.
-    unsafe {
-        let callers = pg_sys::CurrentMemoryContext;
-        let own = pg_sys::AllocSetContextCreateInternal(callers, c"idempotence one of many".as_ptr(), 0, small, large);
-        pg_sys::MemoryContextSwitchTo(own);
-        let done = work();
-        pg_sys::MemoryContextSwitchTo(callers);
-        pg_sys::MemoryContextDelete(own);
-        done
-    }
-}
-
 /// Whether this many bytes could be allocated now. If not, frees the reserve and looks again.
-pub(super) fn has_room(bytes: usize) -> bool {
+#[cfg(not(test))]
+fn has_room(bytes: usize) -> bool {
     // SAFETY: the allocation is not written to, only freed.
     let can_have = || unsafe {
         let probe = malloc(bytes);
@@ -191,6 +186,64 @@ pub fn make_sure_of(bytes: usize) -> Result<(), Error> {
         Vec::<u8>::new().try_reserve_exact(bytes)?;
     }
     Ok(())
+}
+
+// What the linker puts in place of functions of PostgreSQL and of the C library where this library calls them. The unit
+// tests are linked without.
+
+#[cfg(not(test))]
+unsafe extern "C-unwind" {
+    fn __real_CopyErrorData() -> *mut pg_sys::ErrorData;
+    fn __real_errstart(level: c_int, domain: *const c_char) -> bool;
+}
+
+/// Copies the error that was just caught. It raises no error, since pgrx could not handle one here.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
+    // SAFETY: called as PostgreSQL's own function is. pgrx raises the error again or flushes it afterwards, and so
+    // does `taken.rs`.
+    unsafe {
+        if has_room(error_copy::bytes_needed() + ROOM_BYTES) {
+            error_copy::copied(|| __real_CopyErrorData())
+        } else {
+            error_copy::spare()
+        }
+    }
+}
+
+/// Frees a copy that the function above has made.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_FreeErrorData(error: *mut pg_sys::ErrorData) {
+    // SAFETY: all copies of errors in this library are made by the function above.
+    unsafe { error_copy::free(error) }
+}
+
+/// Is asked to register a destructor of a thread-local variable of Rust's, and does nothing. The C library would
+/// end the process if it found no memory for that. The only thread here ends with the process, and what the
+/// variables hold (plans, for example) must not be touched so late.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn __wrap___cxa_thread_atexit_impl(_: *mut c_void, _: *mut c_void, _: *mut c_void) -> c_int {
+    0
+}
+
+/// Begins to raise an error. pgrx then allocates the texts of the error in the current memory context, where there
+/// may be no room. So an error switches to ErrorContext, where PostgreSQL keeps some room.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_errstart(level: c_int, domain: *const c_char) -> bool {
+    // SAFETY: called as PostgreSQL's own function is. An error does not return to the code that relies on its own
+    // memory context.
+    unsafe {
+        let wanted = __real_errstart(level, domain);
+        if wanted && level >= pgrx::PgLogLevel::ERROR as c_int {
+            has_room(ROOM_BYTES);
+            pg_sys::MemoryContextSwitchTo(pg_sys::ErrorContext);
+        }
+        wanted
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod kept;
 mod keys;
 mod log;
 mod memory;
+mod memory_context;
 mod own;
 mod process;
 pub mod raw;
@@ -31,8 +32,6 @@ mod trusted;
 mod values;
 mod wait;
 mod watched;
-#[cfg(not(test))]
-mod wrapped;
 
 pub use backend::*;
 pub use catch::{Failure, in_transaction, replaced, replacing_error, rolled_back_on};
@@ -48,7 +47,8 @@ pub use jsonb::*;
 pub use kept::{end_uses, forget_commands};
 pub use keys::*;
 pub use log::*;
-pub use memory::{arena_is_in_use, begin_call, check_memory, in_own_memory, make_sure_of, refill};
+pub use memory::{arena_is_in_use, begin_call, check_memory, make_sure_of, refill};
+pub use memory_context::in_own_memory;
 pub use own::{Own, finally};
 pub use process::*;
 pub use role::*;
