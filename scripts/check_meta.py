@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that META.json says of the extension what Cargo.toml says, and names files that are there; and that all places that
-list the supported versions of PostgreSQL list those of Cargo.toml."""
+"""Checks that META.json says of the extension what Cargo.toml says, and names files that are there; and that all places
+that list the supported versions of PostgreSQL list those of Cargo.toml."""
 
 import json
 import pathlib
@@ -25,6 +25,7 @@ def numbers(text):
     return [int(number) for number in text.split()]
 
 
+fixed_releases = in_text("scripts/common.sh", r"fixed_releases=\((.*)\)")
 versions = sorted(int(feature[2:]) for feature in cargo["features"] if re.fullmatch(r"pg\d+", feature))
 oldest, newest = versions[0], versions[-1]
 checks = [
@@ -40,7 +41,7 @@ checks = [
     ("debian/pgversions", numbers((root / "debian/pgversions").read_text()), versions),
     (
         "scripts/common.sh: fixed_releases",
-        [int(version) for version in re.findall(r"\[(\d+)\]", in_text("scripts/common.sh", r"fixed_releases=\((.*)\)"))],
+        [int(version) for version in re.findall(r"\[(\d+)\]", fixed_releases)],
         versions,
     ),
     (

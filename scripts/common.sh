@@ -118,7 +118,8 @@ fixed_releases=([15]=15.20 [16]=16.16 [17]=17.12 [18]=18.7 [19]=19~rc2)
 # Prints the minor release of the server that a pg_config belongs to.
 server_release() { "$1" --version | release_told; }
 
-# Reads what a program of PostgreSQL prints for --version. Prints the release as dpkg and rpm sort releases: 15.20, 19~rc1.
+# Reads what a program of PostgreSQL prints for --version. Prints the release as dpkg and rpm sort releases: 15.20,
+# 19~rc1.
 release_told() { sed -nE 's/^.*PostgreSQL\)? ([0-9.]+)([a-z]+[0-9]*)?.*/\1~\2/p' | sed 's/~$//'; }
 
 # Prints the pg_config of a server by its own path. Debian has another on PATH, which calls it, and cargo builds all anew

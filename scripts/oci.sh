@@ -34,8 +34,8 @@ else
 fi
 install -D -m 644 LICENSE THIRD-PARTY -t "$work/context/licenses/idempotence"
 
-# Prints the version line of the server in the image, from its program. Nothing in the image is executed, since it may be
-# for another architecture.
+# Prints the version line of the server in the image, from its program. Nothing in the image is executed, since it may
+# be for another architecture.
 server_in_image() {
     python3 - "$work/image" "$("$pg_config" --bindir)/postgres" <<'END'
 import json

@@ -62,10 +62,11 @@ for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/npmrc /etc/ssl/certs/
 done
 mkdir -p "$tree/cargo"
 
-# A tree that was made when the list of packages was shorter lacks the others. Their versions are those of its day, unless the
-# mirror has them no more.
+# A tree that was made when the list of packages was shorter lacks the others. Their versions are those of its day,
+# unless the mirror has them no more.
 lacks_packages() {
     local installed
+    # shellcheck disable=SC2016 # dpkg-query expands it
     installed=$(chroot "$tree" dpkg-query --show --showformat='${db:Status-Status}\n' "${packages[@]}" 2>/dev/null |
         grep -cx installed) || true
     [ "$installed" -ne ${#packages[@]} ]

@@ -210,8 +210,8 @@ watched() {
     newest_release
 }
 
-# PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, with the vectors of
-# the clients for Python and Node; the demo; and the edition for managed services.
+# PostgreSQL 19: the server that PG19_CONFIG names, or Debian's in a tree of its own. What `make test` runs, with the
+# vectors of the clients for Python and Node; the demo; and the edition for managed services.
 newest_release() {
     local status=0 inside=(scripts/postgresql_19.sh env IDEM_SETUP_DONE=1 PG_CONFIG=/usr/lib/postgresql/19/bin/pg_config)
     # shellcheck disable=SC2016 # the inner shell expands these

@@ -107,7 +107,10 @@ refuses_an_earlier_server() {
     printf '#!/bin/sh\n[ "$1" != --version ] || exec echo "PostgreSQL %s.99"\nexec "%s" "$@"\n' \
         "$(server_version "$pg_config")" "$pg_config" >"$work/pg_config"
     chmod 755 "$work/pg_config"
-    ! said=$(make -s -C "$root" oci PG_CONFIG="$work/pg_config" PROFILE="$profile" BASE="oci-archive:$work/base.tar" 2>&1)
+    if said=$(make -s -C "$root" oci PG_CONFIG="$work/pg_config" PROFILE="$profile" \
+        BASE="oci-archive:$work/base.tar" 2>&1); then
+        return 1
+    fi
     grep -F "and the extension was built for" <<<"$said"
 }
 

@@ -62,8 +62,8 @@ pub const PRELOADED: &str = "idem_begin, record; preloaded, nothing kept";
 const MAKE_DEAD_ROWS: &str = "UPDATE request SET expires_at = expires_at + interval '1 second' WHERE ctid IN
     (SELECT ctid FROM request TABLESAMPLE BERNOULLI (19))";
 
-/// All ways on this major version of PostgreSQL, in the order of the page. The one beside dead rows comes last, because it makes
-/// them.
+/// All ways on this major version of PostgreSQL, in the order of the page. The one beside dead rows comes last, because
+/// it makes them.
 pub fn ways(major: u32) -> Vec<Way> {
     let way = |on, kind| move |variant| Way { on, kind, variant };
     let begin_three = |name| keyed(name, THREE);

@@ -13,9 +13,9 @@ pub fn row() -> Row {
         id: "replay",
         title: "Replays",
         text: "A request that was done comes again. Its answer is read in a transaction of its own, and its key is drawn from all \
-keys that are kept. By hand, that is a `SELECT` by primary key, which compares no payload, or from PostgreSQL 19 on the `INSERT … ON \
-CONFLICT … DO SELECT` that also begins a request; it returns the fingerprint, which the client compares. Nothing is written, so \
-`synchronous_commit` makes no difference.",
+keys that are kept. By hand, that is a `SELECT` by primary key, which compares no payload, or from PostgreSQL 19 on \
+the `INSERT … ON CONFLICT … DO SELECT` that also begins a request; it returns the fingerprint, which the client \
+compares. Nothing is written, so `synchronous_commit` makes no difference.",
         variants: vec![
             variant(
                 "SELECT by hand",

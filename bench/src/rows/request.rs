@@ -17,8 +17,8 @@ the outcome's row replaces the second `SELECT`. That is the least that any durab
 *Hand-written*: `INSERT … ON CONFLICT`, then `UPDATE`. Here the client computes the fingerprint, at no cost to the server, whereas \
 `idem_begin` is given the payload and digests it. *Idempotence*: the three columns of `idem_begin` that a program needs, then \
 `idem_record`. *By a claim*: `idem_claim` in the place of `idem_begin`. It has no answer, and raises an error where the request is not to \
-be executed. *DO SELECT* (from PostgreSQL 19 on): hand-written with `ON CONFLICT … DO SELECT`, which returns the row of a request that was \
-done in the same statement.",
+be executed. *DO SELECT* (from PostgreSQL 19 on): hand-written with `ON CONFLICT … DO SELECT`, which returns the row of \
+a request that was done in the same statement.",
         variants,
         comparisons: vec![
             Comparison {
