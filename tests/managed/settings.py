@@ -50,7 +50,7 @@ search_path = 'idempotence, pg_catalog'; search_path = 'pg_temp, public, idempot
 idempotence.wait = '5s'; idempotence.wait = -1; idempotence.max_response = '1MB'
 """
 # PostgreSQL 19 has standard string literals only.
-BEFORE_19 = "standard_conforming_strings"
+BEFORE_19 = ("standard_conforming_strings", "escape_string_warning")
 CREATE = """
 SELECT idem_create_session('{s}', ttl => '1 day 2 hours', max_attempts => 3)
 SELECT idem_create_session('{s}', ttl => '26 hours', max_attempts => 3)
