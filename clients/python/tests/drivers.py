@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+import os
+import sys
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from servers import POOLS
 
@@ -15,6 +18,8 @@ NAMES = [
     "sqlalchemy-async",
     "sqlalchemy-psycopg-async",
     "sqlalchemy-session",
+    "sqlalchemy-psycopg2",
+    "sqlalchemy-async-session",
     "django",
 ]
 
@@ -27,7 +32,7 @@ def some(names, short):
 
 
 def asynchronous(name):
-    return name.endswith("async") or name == "asyncpg"
+    return "async" in name
 
 
 def sqlalchemy_url(driver, uri):
@@ -50,6 +55,13 @@ def django_setup():
 
     if settings.configured:
         return
+    if os.environ.get("IDEM_PSYCOPG2"):
+        # Django takes psycopg 3 wherever that is installed.
+        sys.modules["psycopg"] = None
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+        sys.modules["psycopg"] = psycopg
+        assert not is_psycopg3
     databases = {}
     for name, uri in POOLS.items():
         parts = conninfo_to_dict(uri)
@@ -122,16 +134,17 @@ class Pools:
                 pool = await pool
             self.stack.push_async_callback(pool.close)
             return pool
-        if self.name in ("sqlalchemy-async", "sqlalchemy-psycopg-async"):
-            from sqlalchemy.ext.asyncio import create_async_engine
+        if self.name.startswith("sqlalchemy") and asynchronous(self.name):
+            from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
             driver = "psycopg" if "psycopg" in self.name else "asyncpg"
             engine = create_async_engine(sqlalchemy_url(f"postgresql+{driver}", uri), pool_size=4, max_overflow=0)
             self.stack.push_async_callback(engine.dispose)
-            return engine
+            return async_sessionmaker(engine) if self.name.endswith("session") else engine
         from sqlalchemy import create_engine
         from sqlalchemy.orm import sessionmaker
 
-        engine = create_engine(sqlalchemy_url("postgresql+psycopg", uri), pool_size=4, max_overflow=0)
+        driver = "psycopg2" if self.name.endswith("psycopg2") else "psycopg"
+        engine = create_engine(sqlalchemy_url(f"postgresql+{driver}", uri), pool_size=4, max_overflow=0)
         self.stack.callback(engine.dispose)
         return sessionmaker(engine) if self.name == "sqlalchemy-session" else engine

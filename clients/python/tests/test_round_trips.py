@@ -28,7 +28,11 @@ FOLDED = {
     "sqlalchemy": (3, 2, 3),
     "sqlalchemy-session": (3, 2, 3),
     "sqlalchemy-psycopg-async": (3, 2, 3),
-    "asyncpg": (4, 3, 4),
+    "asyncpg": (3, 2, 3),
+    "sqlalchemy-async": (3, 2, 3),
+    "sqlalchemy-async-session": (3, 2, 3),
+    # psycopg2 sends BEGIN and COMMIT alone.
+    "sqlalchemy-psycopg2": (5, 3, 5),
 }
 # The pool of asyncpg resets a connection when it is returned.
 RESET = "pg_advisory_unlock_all"
