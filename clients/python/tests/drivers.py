@@ -23,6 +23,9 @@ NAMES = [
     "django",
 ]
 
+# The driver of Django's connections: psycopg or psycopg2.
+DJANGO = os.environ.get("IDEM_DJANGO", "psycopg")
+
 
 def some(names, short):
     """The parameters of a test: those that are not in `short` run in the long form only."""
@@ -55,13 +58,13 @@ def django_setup():
 
     if settings.configured:
         return
-    if os.environ.get("IDEM_PSYCOPG2"):
-        # Django takes psycopg 3 wherever that is installed.
+    if DJANGO == "psycopg2":
+        # Django takes psycopg 3 if it can be imported.
         sys.modules["psycopg"] = None
-        from django.db.backends.postgresql.psycopg_any import is_psycopg3
+        from django.db.backends.postgresql.base import Database
 
         sys.modules["psycopg"] = psycopg
-        assert not is_psycopg3
+        assert Database.__name__ == "psycopg2"
     databases = {}
     for name, uri in POOLS.items():
         parts = conninfo_to_dict(uri)
@@ -72,7 +75,10 @@ def django_setup():
             "HOST": parts["host"],
             "PORT": parts.get("port", "5432"),
         }
-    databases["default"]["OPTIONS"] = {"pool": {"min_size": 1, "max_size": 4, "timeout": 5}}
+    if DJANGO == "psycopg":
+        databases["default"]["OPTIONS"] = {"pool": {"min_size": 1, "max_size": 4, "timeout": 5}}
+    else:
+        databases["default"]["CONN_MAX_AGE"] = 60
     settings.configure(
         DATABASES=databases,
         ALLOWED_HOSTS=["*"],

@@ -161,7 +161,10 @@ class DjangoTx(Tx):
         return bool(self.conn.needs_rollback or self.has_failed())
 
     def lost(self) -> bool:
-        return not self.is_current() or bool(self.raw.closed)
+        return not self.is_current() or self.is_gone()
+
+    def is_gone(self) -> bool:
+        return bool(self.raw.closed)
 
     async def close(self, abandoned: bool = False) -> None:
         conn = self.conn
@@ -260,11 +263,23 @@ class Psycopg2Tx(SimpleTx, DjangoTx):
         await super().retire()
         _psycopg2.quiet(self.raw)
 
+    def is_gone(self) -> bool:
+        return _psycopg2.is_lost(self.raw)
+
     def has_failed(self) -> bool:
         return _psycopg2.has_failed(self.raw)
 
     async def send_alone(self, sql: str, *args: Any) -> Fetch:
         return await send(self.conn, sql, *args)
+
+    async def end(self) -> None:
+        """COMMIT is sent by `ended`."""
+
+    async def ended(self) -> None:
+        with self.noting_errors():
+            if await self.failed():
+                raise Spoilt
+            await super().ended()
 
     def disconnect(self) -> None:
         _psycopg2.disconnect(self.raw)

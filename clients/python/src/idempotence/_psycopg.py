@@ -15,12 +15,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from . import _transactions
 from ._await import settle
 from ._errors import NO_CLOSE, NO_COMMIT, Spoilt, TransactionEnded
 from ._transactions import Driver, Fetch, Tx, begin_words
-
-# How long (seconds) a statement may take that is running when the handler returns.
-_PATIENCE = 5
 
 
 def is_psycopg(raw: Any) -> bool:
@@ -96,9 +94,9 @@ async def quiet(raw: Any) -> None:
     if not raw.lock.locked():
         return
     if is_asynchronous(raw):
-        async with asyncio.timeout(_PATIENCE), raw.lock:
+        async with asyncio.timeout(_transactions.PATIENCE), raw.lock:
             return
-    if not raw.lock.acquire(timeout=_PATIENCE):
+    if not raw.lock.acquire(timeout=_transactions.PATIENCE):
         raise TimeoutError("a thread of the handler is still executing a statement")
     raw.lock.release()
 

@@ -15,10 +15,8 @@ from typing import Any
 import psycopg2  # type: ignore[import-untyped]
 from psycopg2 import extensions
 
+from . import _transactions
 from ._simple import TICKET, Link
-
-# How long (seconds) a statement may take that is running when the handler returns.
-_PATIENCE = 5
 
 
 def is_psycopg2(raw: Any) -> bool:
@@ -79,6 +77,11 @@ def disconnect(raw: Any) -> None:
         broken.shutdown(socket.SHUT_RDWR)
 
 
+def is_lost(raw: Any) -> bool:
+    """Whether the connection is lost, and was not closed by the handler."""
+    return bool(raw.closed == 2)
+
+
 def is_busy(raw: Any) -> bool:
     """Whether a thread is executing a statement."""
     return bool(not raw.closed and raw.info.transaction_status == extensions.TRANSACTION_STATUS_ACTIVE)
@@ -86,7 +89,7 @@ def is_busy(raw: Any) -> bool:
 
 def quiet(raw: Any) -> None:
     """Waits for a statement that a thread of the handler is executing."""
-    last = time.monotonic() + _PATIENCE
+    last = time.monotonic() + _transactions.PATIENCE
     while is_busy(raw):
         if time.monotonic() > last:
             raise TimeoutError("a thread of the handler is still executing a statement")

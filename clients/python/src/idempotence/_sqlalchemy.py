@@ -371,6 +371,9 @@ class Psycopg2Tx(CollectingTx):
     async def break_off(self) -> None:
         _psycopg2.break_off(self.raw)
 
+    def lost(self) -> bool:
+        return bool(self.sync.invalidated or self.sync.closed or _psycopg2.is_lost(self.raw))
+
     async def retire(self) -> None:
         await super().retire()
         _psycopg2.quiet(self.raw)
@@ -379,9 +382,10 @@ class Psycopg2Tx(CollectingTx):
         """COMMIT is sent by `ended`."""
 
     async def ended(self) -> None:
-        if await self.failed():
-            raise Spoilt
-        await settle(self.connection.commit())
+        with self.noting_errors():
+            if await self.failed():
+                raise Spoilt
+            await settle(self.connection.commit())
 
     def disconnect(self) -> None:
         _psycopg2.disconnect(self.raw)

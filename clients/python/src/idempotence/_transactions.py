@@ -20,6 +20,8 @@ from ._errors import RETRYABLE, Spoilt, of_driver, of_lost_connection, raised_by
 Statement = tuple[str, tuple[Any, ...]]
 Fetch = Callable[[], Awaitable[list[Any]]]
 SAVEPOINT = "SAVEPOINT idempotence_work"
+# How long (seconds) a statement may take that is running when the handler returns.
+PATIENCE = 5
 UNDO = "ROLLBACK TO SAVEPOINT idempotence_work"
 
 
