@@ -12,13 +12,16 @@ from asyncpg.transaction import TransactionState  # type: ignore[import-untyped]
 
 from ._await import later
 from ._errors import sqlstate
-from ._simple import TICKET, Link, SimpleTx, literal
+from ._simple import Link, SimpleTx, literal
 from ._transactions import Driver, Fetch, Tx
 
 
 class AsyncpgLink(Link):
-    """asyncpg returns no rows of a simple query, but it does return messages. So the ticket is a message of the level
-    INFO, which the server sends to every client whatever its settings are."""
+    """asyncpg returns no rows of a simple query, but it does return messages. So the value of an expression comes in a
+    message of the level INFO, which every client receives whatever its settings are.
+
+    asyncpg sends and executes a statement in two steps. Outside of a transaction PgBouncer may pass the second one to
+    another connection, so no such statement is used there."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -38,8 +41,8 @@ class AsyncpgLink(Link):
                 raw._top_xact = None
         return tag
 
-    async def begin(self, before: list[str], ticket: str, after: list[str]) -> str:
-        block = literal(f"BEGIN RAISE INFO USING MESSAGE = {ticket}; END")
+    async def evaluate(self, before: list[str], expression: str, after: list[str]) -> str:
+        block = literal(f"BEGIN RAISE INFO USING MESSAGE = {expression}; END")
         self.message = None
         self.raw.add_log_listener(self.receive)
         try:
@@ -47,11 +50,9 @@ class AsyncpgLink(Link):
         finally:
             with contextlib.suppress(Exception):
                 self.raw.remove_log_listener(self.receive)
-        if self.message is not None:
-            return self.message
-        # Something between this client and the server drops messages.
-        found: str = (await self.raw.fetch(f"SELECT current_setting('{TICKET}')"))[0][0]
-        return found
+        if self.message is None:
+            raise RuntimeError("a message of the server has not arrived: what is in between must pass them on")
+        return self.message
 
     def receive(self, connection: Any, message: Any) -> None:
         if message.severity_en == "INFO":

@@ -16,7 +16,10 @@ import psycopg2  # type: ignore[import-untyped]
 from psycopg2 import extensions
 
 from . import _transactions
-from ._simple import TICKET, Link
+from ._simple import Link
+
+# The value of an expression is the value of this setting until the transaction ends.
+_VALUE = "idempotence_client.value"
 
 
 def is_psycopg2(raw: Any) -> bool:
@@ -44,8 +47,9 @@ class Psycopg2Link(Link):
             tag: str = cursor.statusmessage
             return tag
 
-    async def begin(self, before: list[str], ticket: str, after: list[str]) -> str:
-        statements = [*before, f"SELECT {ticket}", *after, f"SELECT current_setting('{TICKET}')"]
+    async def evaluate(self, before: list[str], expression: str, after: list[str]) -> str:
+        keep, read = f"SELECT set_config('{_VALUE}', {expression}, true)", f"SELECT current_setting('{_VALUE}')"
+        statements = [*before, keep, *after, read]
         with contextlib.closing(execute(self.raw, "; ".join(statements))) as cursor:
             found: str = cursor.fetchone()[0]
             return found

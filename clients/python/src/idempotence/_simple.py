@@ -15,9 +15,6 @@ from typing import Any
 from ._errors import Spoilt
 from ._transactions import Fetch, Tx
 
-# The ticket of `begin` is the value of this setting until the transaction ends.
-TICKET = "idempotence_client.ticket"
-
 
 def literal(value: Any) -> str:
     if value is None:
@@ -37,6 +34,15 @@ def with_literals(sql: str, args: tuple[Any, ...]) -> str:
     return re.sub(r"\$(\d+)", lambda found: literal(args[int(found[1]) - 1]), sql)
 
 
+def rows_of(sql: str, args: tuple[Any, ...]) -> str:
+    """An expression: the rows of the statement as JSON."""
+    return f"(SELECT coalesce(json_agg(row_to_json(r)), '[]')::text FROM ({with_literals(sql, args)}) r)"
+
+
+def decoded(rows: str) -> list[Any]:
+    return [tuple(row.values()) for row in json.loads(rows)]
+
+
 class Link:
     """How a driver sends simple queries."""
 
@@ -44,9 +50,9 @@ class Link:
         """Executes statements, and returns the command tag of the last one."""
         raise NotImplementedError
 
-    async def begin(self, before: list[str], ticket: str, after: list[str]) -> str:
-        """Executes the statements `before`, then `ticket`, an expression, and then the statements `after`. Returns the
-        value of the expression."""
+    async def evaluate(self, before: list[str], expression: str, after: list[str]) -> str:
+        """Executes the statements `before`, evaluates the expression, and executes the statements `after`. Returns the
+        value of the expression, a text."""
         raise NotImplementedError
 
 
@@ -74,7 +80,7 @@ class SimpleTx(Tx):
         self.collected, self.place = [], None
         if place is not None:
             before, after = statements[:place], statements[place + 1 :]
-            self.ticket = await self.link.begin(before, statements[place], after)
+            self.ticket = await self.link.evaluate(before, statements[place], after)
         elif statements:
             self.tag = await self.link.execute("; ".join(statements))
 
@@ -93,12 +99,11 @@ class SimpleTx(Tx):
 
     async def send_begin(self, sql: str, *args: Any) -> Fetch:
         assert self.collected is not None
-        row = f"(SELECT row_to_json(ticket)::text FROM ({with_literals(sql, args)}) ticket)"
         self.place = len(self.collected)
-        self.collected.append(f"set_config('{TICKET}', {row}, true)")
+        self.collected.append(rows_of(sql, args))
 
         async def fetch() -> list[Any]:
-            return [tuple(json.loads(self.ticket).values())]
+            return decoded(self.ticket)
 
         return fetch
 
@@ -116,7 +121,9 @@ class SimpleTx(Tx):
 
     async def single(self, sql: str, *args: Any) -> list[Any]:
         with self.noting_errors():
-            rows = await (await self.send_alone(sql, *args))()
+            if self.implicit:
+                await self.start()
+            rows = decoded(await self.link.evaluate([], rows_of(sql, args), []))
         if self.implicit:
             await self.ended()
         self.over = True
