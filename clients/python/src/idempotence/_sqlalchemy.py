@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import re
 import threading
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from sqlalchemy import event, text
@@ -79,31 +80,30 @@ def _note(context: Any) -> None:
     tx.cancelled = tx.cancelled or not isinstance(context.original_exception, Exception)
 
 
-def _collect(context: Any, statement: str) -> bool:
+def _intercept(context: Any, statement: str) -> bool:
     """Called for each statement of an engine in place of its execution. True: it is executed later."""
     tx = context.root_connection.info.get("idempotence")
-    if getattr(tx, "collected", None) is None:
+    if tx is None:
         return False
     if isinstance(getattr(context.compiled, "statement", None), _SAVEPOINTS):
-        tx.collected.append(statement)
-        return True
-    # A hook of the session executes it. What was collected comes first.
-    tx.send_collected_now()
+        return bool(tx.keep_back(statement))
+    tx.interrupt()
     return False
 
 
 def _on_execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-    return _collect(context, statement)
+    return _intercept(context, statement)
 
 
 def _on_execute_without_parameters(cursor: Any, statement: str, context: Any) -> bool:
-    return _collect(context, statement)
+    return _intercept(context, statement)
 
 
 def _watch(engine: Any) -> None:
     if not event.contains(engine, "handle_error", _note):
         event.listen(engine, "handle_error", _note)
         event.listen(engine, "do_execute", _on_execute)
+        event.listen(engine, "do_executemany", _on_execute)
         event.listen(engine, "do_execute_no_params", _on_execute_without_parameters)
 
 
@@ -152,6 +152,14 @@ class SqlalchemyTx(Tx):
 
     async def roll_back(self) -> None:
         """Ends the transaction if SQLAlchemy does not know of it."""
+
+    def keep_back(self, statement: str) -> bool:
+        """Called before SQLAlchemy executes the statement of a savepoint. True: it is sent later, with others."""
+        return False
+
+    def interrupt(self) -> None:
+        """Called before SQLAlchemy executes any other statement, within its own code. While the adapter begins or
+        commits, a hook of the session does so: it waits for the answer, so what precedes it is sent first."""
 
     # The parts that all drivers have in common.
 
@@ -233,11 +241,36 @@ class SqlalchemyTx(Tx):
     async def close_session(self) -> None:
         await settle(self.session.close())
 
+    def run_within(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Awaits from within SQLAlchemy's own code, which does not."""
+        if self.driver.asynchronous:
+            self.sync.connection.dbapi_connection.run_async(lambda _: work)
+        else:
+            finish(work)
+
     def is_usable(self) -> bool:
         return not self.sync.closed and not self.sync.invalidated
 
 
 class PsycopgTx(SqlalchemyTx):
+    pipe: contextlib.AsyncExitStack | None = None
+
+    @contextlib.asynccontextmanager
+    async def folded(self) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as pipe:
+            await pipe.enter_async_context(_psycopg.pipeline(self.raw))
+            self.pipe = pipe
+            try:
+                yield
+            finally:
+                self.pipe = None
+
+    def interrupt(self) -> None:
+        """Ends the pipeline. The remaining statements are sent one by one."""
+        pipe, self.pipe = self.pipe, None
+        if pipe is not None:
+            self.run_within(pipe.aclose())
+
     async def has_failed(self) -> bool:
         return _psycopg.has_failed(self.raw)
 
@@ -273,9 +306,6 @@ class PsycopgTx(SqlalchemyTx):
         _psycopg.check_tag(self.committed)
         await settle(self.connection.commit())  # SQLAlchemy's part of it: the server is not asked again
 
-    def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
-        return _psycopg.pipeline(self.raw)
-
     def pipelined(self) -> contextlib.AbstractAsyncContextManager[Any]:
         return _psycopg.pipeline(self.raw)
 
@@ -284,9 +314,15 @@ class PsycopgTx(SqlalchemyTx):
 
 
 class CollectingTx(SimpleTx, SqlalchemyTx):
-    def send_collected_now(self) -> None:
-        """Called within SQLAlchemy's own code."""
-        raise NotImplementedError
+    def keep_back(self, statement: str) -> bool:
+        if self.collected is None:
+            return False
+        self.collected.append(statement)
+        return True
+
+    def interrupt(self) -> None:
+        if self.collected is not None:
+            self.run_within(self.send_collected())
 
     async def send_alone(self, sql: str, *args: Any) -> Fetch:
         return await send(self.connection, sql, *args)
@@ -311,9 +347,6 @@ class AsyncpgTx(CollectingTx):
         options = None if level == "autocommit" else level, self.dbapi.readonly or None, self.dbapi.deferrable or None
         self.begin_words, self.autocommit = begin_words(*options), self.dbapi.autocommit
         self.dbapi.autocommit = True
-
-    def send_collected_now(self) -> None:
-        self.dbapi.run_async(lambda _: self.send_collected())
 
     async def has_failed(self) -> bool:
         return await _asyncpg.has_failed(self.raw)
@@ -355,9 +388,6 @@ class Psycopg2Tx(CollectingTx):
     def __init__(self, driver: Driver, connection: Any, raw: Any, make_session: Any) -> None:
         super().__init__(driver, connection, raw, make_session)
         self.link = _psycopg2.Psycopg2Link(raw)
-
-    def send_collected_now(self) -> None:
-        finish(self.send_collected())
 
     async def has_failed(self) -> bool:
         return _psycopg2.has_failed(self.raw)
