@@ -19,10 +19,10 @@ OPTIONS = [
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids="-".join)
-def pooled(request, tmp_path_factory):
+def pooled(request):
     if not pooler.INSTALLED:
         pytest.skip("pgbouncer is not installed")
-    with pooler.pgbouncer(tmp_path_factory.mktemp("pgbouncer")) as uri:
+    with pooler.pgbouncer() as uri:
         language, option = request.param
         with served(language, IDEM_OWNER=f"{uri}&{option}") as app:
             yield app

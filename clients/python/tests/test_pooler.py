@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(not pooler.INSTALLED, reason="pgbouncer is not i
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory):
+def uri():
     servers.prepare(["SELECT idem_create_session('pooler')"])
-    with pooler.pgbouncer(tmp_path_factory.mktemp("pgbouncer")) as uri:
+    with pooler.pgbouncer() as uri:
         yield uri
 
 

@@ -80,6 +80,13 @@ def _note(context: Any) -> None:
     tx.cancelled = tx.cancelled or not isinstance(context.original_exception, Exception)
 
 
+def _guard(connection: Any, *_: Any) -> None:
+    """Called before each statement of an engine."""
+    tx = connection.info.get("idempotence")
+    if tx is not None:
+        tx.guard()
+
+
 def _intercept(context: Any, statement: str) -> bool:
     """Called for each statement of an engine in place of its execution. True: it is executed later."""
     tx = context.root_connection.info.get("idempotence")
@@ -102,6 +109,7 @@ def _on_execute_without_parameters(cursor: Any, statement: str, context: Any) ->
 def _watch(engine: Any) -> None:
     if not event.contains(engine, "handle_error", _note):
         event.listen(engine, "handle_error", _note)
+        event.listen(engine, "before_cursor_execute", _guard)
         event.listen(engine, "do_execute", _on_execute)
         event.listen(engine, "do_executemany", _on_execute)
         event.listen(engine, "do_execute_no_params", _on_execute_without_parameters)
@@ -123,7 +131,6 @@ class SqlalchemyTx(Tx):
         self.cancelled = False
         self.sync.info["idempotence"] = self
         _watch(self.sync.engine)
-        event.listen(self.sync, "before_cursor_execute", self.guard)
         if make_session is None:
             self.conn = connection
         else:
@@ -163,7 +170,7 @@ class SqlalchemyTx(Tx):
 
     # The parts that all drivers have in common.
 
-    def guard(self, *_: Any) -> None:
+    def guard(self) -> None:
         """Called before each statement. Once the handler has returned, only the adapter executes any."""
         if self.owner is not None and self.owner != _caller():
             raise TransactionEnded
@@ -441,8 +448,12 @@ class Sqlalchemy(Driver):
             if engine is None:
                 raise TypeError("the session factory has no engine: make it with bind=…")
         connection = await settle(engine.connect())
-        if self.asynchronous:
-            raw = (await connection.get_raw_connection()).driver_connection
-        else:
-            raw = connection.connection.driver_connection
-        return kind_of(raw)(self, connection, raw, make_session)
+        try:
+            if self.asynchronous:
+                raw = (await connection.get_raw_connection()).driver_connection
+            else:
+                raw = connection.connection.driver_connection
+            return kind_of(raw)(self, connection, raw, make_session)
+        except BaseException:
+            await settle(connection.close())
+            raise
