@@ -143,6 +143,29 @@ def test_a_replay_is_answered_before_its_transaction_has_ended(slow, name):
     assert asyncio.run(measure()) == WAITED[name]
 
 
+@pytest.mark.parametrize("name", drivers.some(["psycopg-pool", "psycopg-async", "asyncpg"], ["psycopg-async"]))
+def test_what_a_begin_has_recorded_is_answered_after_commit(slow, name):
+    """The begin records that the request is given up, so its COMMIT is waited for."""
+    session, key = f"trips-{uuid.uuid4().hex}", uuid.uuid4().hex
+    servers.prepare([f"SELECT idem_create_session('{session}', max_attempts => 1)"])
+    with servers.psycopg.connect(servers.uri(), autocommit=True) as conn:
+        conn.execute("SELECT idem_begin(%s, %s::text, lease => '10 ms')", (session, key))
+    time.sleep(0.05)
+
+    async def measure():
+        pools = drivers.Pools(name)
+        async with pools.stack:
+            pool = await pools.make(slow.uri, "owner")
+            await settle(idempotence.lookup(pool, session, key))  # connects
+            await asyncio.sleep(3 * SLOW_S)
+            began = time.monotonic()
+            answer = await settle(idempotence.run(pool, session, key, None, lambda conn: nothing(name)))
+            return answer.status, int((time.monotonic() - began) / SLOW_S)
+
+    status, waited = asyncio.run(measure())
+    assert status == "failed" and waited >= 2
+
+
 @pytest.mark.parametrize("name", ["psycopg-connect", "psycopg-async", "asyncpg"])
 def test_a_replay_leaves_no_connection_behind_if_the_loop_ends(counter, name):
     key = uuid.uuid4().hex
