@@ -3,16 +3,11 @@ different backends. Skipped where pgbouncer is not installed."""
 
 import collections
 import concurrent.futures
-import contextlib
-import getpass
-import shutil
-import socket
-import subprocess
 import time
 
+import pooler
 import pytest
-import servers
-from test_cases import effects, free_port, recorded, run, served  # noqa: F401 (run is a fixture)
+from test_cases import effects, recorded, run, served  # noqa: F401 (run is a fixture)
 
 # PgBouncer 1.18 does not know prepared statements, so a driver needs one of these options.
 OPTIONS = [
@@ -23,37 +18,11 @@ OPTIONS = [
 ]
 
 
-@contextlib.contextmanager
-def pgbouncer(folder):
-    port, there = free_port(), servers.conninfo_to_dict(servers.URI)
-    configuration = folder / "pgbouncer.ini"
-    configuration.write_text(
-        f"[databases]\n* = host=127.0.0.1 port={there['port']} user={servers.OWNER}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        "pool_mode = transaction\ndefault_pool_size = 3\nignore_startup_parameters = extra_float_digits\n"
-    )
-    # pgbouncer refuses to run as root.
-    user = ["runuser", "-u", "postgres", "--"] if getpass.getuser() == "root" else []
-    for each in [*list(folder.parents)[:2], folder, configuration]:
-        each.chmod(0o755)
-    process = subprocess.Popen([*user, shutil.which("pgbouncer"), "-q", configuration])
-    try:
-        for _ in range(400):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert process.poll() is None
-            time.sleep(0.05)
-        yield f"postgresql://127.0.0.1:{port}/{there['dbname']}?user={servers.OWNER}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
 @pytest.fixture(scope="module", params=OPTIONS, ids="-".join)
-def pooled(request, tmp_path_factory):
-    if not shutil.which("pgbouncer"):
+def pooled(request):
+    if not pooler.INSTALLED:
         pytest.skip("pgbouncer is not installed")
-    with pgbouncer(tmp_path_factory.mktemp("pgbouncer")) as uri:
+    with pooler.pgbouncer() as uri:
         language, option = request.param
         with served(language, IDEM_OWNER=f"{uri}&{option}") as app:
             yield app

@@ -32,11 +32,15 @@ class Counter:
 
 
 @contextlib.contextmanager
-def counter():
+def counter(settle_ms=50):
+    """Each answer is held for `settle_ms`, so a round trip takes at least that long."""
     command = [sys.executable, servers.CLIENTS / "roundtrips" / "count.py", "--stdin", "--listen", "0"]
     upstream = conninfo_to_dict(servers.URI)["host"]
     process = subprocess.Popen(
-        [*map(str, command), "--upstream", upstream], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*map(str, command), "--upstream", upstream, "--settle", str(settle_ms)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield Counter(**json.loads(process.stdout.readline()))

@@ -25,10 +25,10 @@ python=$root/target/clients/venv/bin/python
 packages=('psycopg[binary,pool]>=3.2,<4' fastapi uvicorn httpx pytest pytest-xdist hatchling)
 modules='fastapi, hatchling, httpx, psycopg_pool, pytest, uvicorn, xdist'
 if [ -z "$only_vectors" ]; then
-    packages+=(asyncpg 'sqlalchemy[asyncio]>=2' 'django>=5.1' djangorestframework gunicorn python-multipart pytest-django
-        confluent-kafka pika mypy ruff)
-    modules+=', asyncpg, confluent_kafka, django, gunicorn, mypy, pika, pytest_django, python_multipart, rest_framework'
-    modules+=', ruff, sqlalchemy'
+    packages+=(asyncpg psycopg2-binary 'sqlalchemy[asyncio]>=2' 'django>=5.1' djangorestframework gunicorn
+        python-multipart pytest-django confluent-kafka pika mypy ruff)
+    modules+=', asyncpg, confluent_kafka, django, gunicorn, mypy, pika, psycopg2, pytest_django, python_multipart'
+    modules+=', rest_framework, ruff, sqlalchemy'
 fi
 if ! "$python" -c "import $modules" 2>/dev/null; then
     [ -x "$python" ] || quietly python3 -m venv "$root/target/clients/venv"
@@ -63,8 +63,9 @@ if [ -n "$only_vectors" ]; then
     exit $status
 fi
 if [ -n "${IDEM_MANAGED:-}" ]; then
-    pytest --dist load test_vectors.py -k 'asyncpg or psycopg-pool'
+    pytest --dist load test_vectors.py -k 'asyncpg or psycopg-pool or sqlalchemy-async-session or sqlalchemy-psycopg2'
     pytest -n 0 test_http_vectors.py -k 'fastapi-psycopg-async or django-wsgi or starlette-asyncpg'
+    pytest test_pooler.py
     keys=200 kills=20
     [ -z "${IDEM_LONG:-}" ] || keys=5000 kills=500
     chaos $keys $kills fastapi psycopg-async || status=1
@@ -98,11 +99,15 @@ timeout 580 "$python" consumers.py "$IDEM_URI" || {
     status=1
 }
 others=(test_traps.py test_setups.py test_effects.py test_cancelled.py test_round_trips.py test_complete.py test_check.py
-    test_django_traps.py test_django_framework.py test_commit.py)
+    test_django_traps.py test_django_framework.py test_commit.py test_pooler.py)
+# Django with psycopg2: what the client does by itself for it.
+django=(-k django test_django_traps.py test_django_framework.py test_round_trips.py test_pooler.py test_commit.py)
 if [ -n "${IDEM_LONG:-}" ]; then
     pytest "${others[@]}"
     pytest --dist load test_vectors.py
     pytest -n 0 test_http_vectors.py
+    IDEM_DJANGO=psycopg2 pytest "${django[@]}" test_vectors.py
+    IDEM_DJANGO=psycopg2 pytest -n 0 test_http_vectors.py -k django
     for app in fastapi' '{psycopg-async,psycopg-pool,asyncpg,sqlalchemy,sqlalchemy-async,sqlalchemy-psycopg-async} \
         'starlette psycopg-async' 'django django'; do
         # shellcheck disable=SC2086 # two words
@@ -113,6 +118,7 @@ else
     pytest "${others[@]}" -m 'not long'
     pytest --dist load test_vectors.py -k 'asyncpg or psycopg-pool'
     pytest -n 0 test_http_vectors.py -k 'fastapi-psycopg-async or django-wsgi'
+    IDEM_DJANGO=psycopg2 pytest "${django[@]}" -m 'not long'
     chaos 200 20 fastapi psycopg-async || status=1
     chaos 200 20 django django || status=1
 fi

@@ -71,11 +71,7 @@ def run_django(uri, key):
     from idempotence.django import idempotent
 
     alias = f"commits{key}"
-    connections.databases[alias] = {
-        **connections.databases["default"],
-        "HOST": servers.conninfo_to_dict(uri)["host"],
-        "OPTIONS": {},
-    }
+    drivers.django_alias(alias, uri)
 
     @idempotent("commits", using=alias, deadline=20)
     def pay(request):

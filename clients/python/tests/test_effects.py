@@ -14,16 +14,16 @@ pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
 
 from fastapi import Depends, FastAPI, HTTPException, Response  # noqa: E402
-from sqlalchemy import create_engine, select  # noqa: E402
+from sqlalchemy import create_engine, event, select, text  # noqa: E402
 from sqlalchemy.exc import IntegrityError  # noqa: E402
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine  # noqa: E402
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker  # noqa: E402
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker  # noqa: E402
 
 from idempotence._await import finish, settle  # noqa: E402
 from idempotence._drivers import driver_of  # noqa: E402
 from idempotence.fastapi import Idempotent  # noqa: E402
 
-DIALECTS = drivers.some(["psycopg", "psycopg async", "asyncpg async"], ["psycopg", "asyncpg async"])
+DIALECTS = drivers.some(["psycopg", "psycopg2", "psycopg async", "asyncpg async"], ["psycopg", "asyncpg async"])
 
 
 class Base(DeclarativeBase):
@@ -61,8 +61,8 @@ def sessions(dialect, **options):
     return sessionmaker(create_engine(url), **options)
 
 
-def answers(pool, handler, keys=None, **options):
-    """The answers to the same request, sent twice, or with these keys."""
+def answers(pool, handler, keys=None, then=None, **options):
+    """The answers to the same request, sent twice, or with these keys. `then` is called afterwards."""
     idempotent = Idempotent(pool, "effects", **options)
     app = FastAPI()
     app.router.route_class = idempotent.route
@@ -78,10 +78,13 @@ def answers(pool, handler, keys=None, **options):
             return finish(handler(session))
 
     async def ask():
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=bool(__import__("os").environ.get("DBG")))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             headers = [{"Idempotency-Key": uuid.uuid4().hex}] * 2 if keys is None else keys
-            return [await client.post("/", headers=each) for each in headers]
+            answers = [await client.post("/", headers=each) for each in headers]
+        if then is not None:
+            await settle(then())
+        return answers
 
     return asyncio.run(ask())
 
@@ -191,3 +194,65 @@ def test_without_a_key_an_error_that_the_handler_ignores_is_500(dialect):
 
     (answer,) = answers(sessions(dialect), create, keys=[{}], required=False)
     assert answer.status_code == 500 and balances() == {1: 70}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_hooks_of_the_session_may_execute_statements(dialect):
+    """The savepoints of the session are sent together with the adapter's statements. A hook that executes a statement
+    between them sees what the adapter has begun, and is part of the transaction."""
+    seen = []
+
+    def after_begin(session, transaction, connection):
+        connection.execute(text("SELECT set_config('app.tenant', :tenant, true)"), {"tenant": "7"})
+
+    def before_commit(session):
+        seen.append(session.execute(text("SELECT current_setting('app.tenant')")).scalar())
+        session.add(Account(id=2, balance=5))
+
+    make_session = sessions(dialect)
+    synchronous = type("Hooked", (Session,), {})
+    event.listen(synchronous, "after_begin", after_begin)
+    event.listen(synchronous, "before_commit", before_commit)
+    if dialect.endswith("async"):
+        make_session.configure(sync_session_class=synchronous)
+    else:
+        make_session = sessionmaker(make_session.kw["bind"], class_=synchronous)
+
+    async def pay(session):
+        row = await settle(session.execute(text("SELECT current_setting('app.tenant')")))
+        return row.scalar()
+
+    first, second = answers(make_session, pay)
+    assert (first.json(), second.json(), second.headers["Idempotent-Replayed"]) == ("7", "7", "true")
+    assert seen[0] == "7" and balances() == {1: 70, 2: 5}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_isolation_level_of_the_engine(dialect):
+    """Also after a request that failed the connection in the pool is as it was."""
+    make_session = sessions(dialect)
+    engine = make_session.kw["bind"].execution_options(isolation_level="SERIALIZABLE")
+    make_session.configure(bind=engine)
+
+    levels = []
+
+    async def pay(session):
+        levels.append((await settle(session.execute(text("SHOW transaction_isolation")))).scalar())
+        await settle(session.execute(text("INSERT INTO client_account VALUES (3, 3)")))
+        if len(levels) == 1:
+            raise ValueError
+
+    async def pay_outside():
+        async with engine.connect() as conn:
+            await conn.execute(text("INSERT INTO client_account VALUES (4, 4)"))
+            await conn.rollback()
+
+    def outside():
+        if dialect.endswith("async"):
+            return pay_outside()
+        with engine.connect() as conn:
+            conn.execute(text("INSERT INTO client_account VALUES (4, 4)"))
+            conn.rollback()
+
+    assert [each.status_code for each in answers(make_session, pay, then=outside)] == [500, 200]
+    assert levels == ["serializable"] * 2 and balances() == {1: 70, 3: 3}

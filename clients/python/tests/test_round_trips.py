@@ -1,9 +1,10 @@
-"""A protected request takes as many round trips as BEGIN, INSERT and COMMIT do: three, and four with asyncpg."""
+"""A protected request takes as many round trips as BEGIN, INSERT and COMMIT do: three. A replay waits for one."""
 
 import asyncio
 import contextlib
 import inspect
 import json
+import time
 import uuid
 
 import counting
@@ -21,14 +22,18 @@ from idempotence._await import finish, settle  # noqa: E402
 from idempotence._drivers import driver_of, transaction_of  # noqa: E402
 from idempotence.fastapi import Idempotent  # noqa: E402
 
-# Driver, round trips of a new request, of a replay, and of a refusal by an exception.
+# Driver, round trips of a new request, of a replay together with what is not waited for, and of a refusal.
 FOLDED = {
     "psycopg-pool": (3, 2, 3),
     "psycopg-async": (3, 2, 3),
     "sqlalchemy": (3, 2, 3),
     "sqlalchemy-session": (3, 2, 3),
     "sqlalchemy-psycopg-async": (3, 2, 3),
-    "asyncpg": (4, 3, 4),
+    "asyncpg": (3, 2, 3),
+    "sqlalchemy-async": (3, 2, 3),
+    "sqlalchemy-async-session": (3, 2, 3),
+    # psycopg2 sends BEGIN and COMMIT alone.
+    "sqlalchemy-psycopg2": (5, 3, 5),
 }
 # The pool of asyncpg resets a connection when it is returned.
 RESET = "pg_advisory_unlock_all"
@@ -39,6 +44,23 @@ def counter():
     servers.prepare(["SELECT idem_create_session('trips')"])
     with counting.counter() as counter:
         yield counter
+
+
+SLOW_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def slow():
+    servers.prepare(["SELECT idem_create_session('trips')"])
+    with counting.counter(settle_ms=int(SLOW_S * 1000)) as slow:
+        yield slow
+
+
+def nothing(name):
+    async def nothing():
+        return None
+
+    return nothing() if drivers.asynchronous(name) else None
 
 
 @contextlib.asynccontextmanager
@@ -97,6 +119,74 @@ def test_round_trips_of_a_request(counter, name):
     assert tuple(map(len, counted)) == FOLDED[name], json.dumps(counted, indent=1)
 
 
+# How many round trips a new request and a replay wait for. The end of a replay's transaction is not waited for.
+WAITED = {name: (new, 2 if name.endswith("psycopg2") else 1) for name, (new, *_) in FOLDED.items()}
+
+
+@pytest.mark.parametrize("name", drivers.some(FOLDED, ["psycopg-pool", "asyncpg", "sqlalchemy-async-session"]))
+def test_a_replay_is_answered_before_its_transaction_has_ended(slow, name):
+    async def measure():
+        async with application(name, slow.uri) as client:
+            for _ in range(2):
+                assert (await post(client)).status_code == 200
+            waited, key = [], uuid.uuid4().hex
+            for _ in range(2):
+                await asyncio.sleep(2 * SLOW_S)  # for what the last request has left
+                began = time.monotonic()
+                assert (await post(client, key)).status_code == 200
+                waited.append(int((time.monotonic() - began) / SLOW_S))
+            # What is left of the replay ends, too: the connection is used by the next request.
+            for _ in range(2):
+                assert (await post(client)).status_code == 200
+            return tuple(waited)
+
+    assert asyncio.run(measure()) == WAITED[name]
+
+
+@pytest.mark.parametrize("name", drivers.some(["psycopg-pool", "psycopg-async", "asyncpg"], ["psycopg-async"]))
+def test_what_a_begin_has_recorded_is_answered_after_commit(slow, name):
+    """The begin records that the request is given up, so its COMMIT is waited for."""
+    session, key = f"trips-{uuid.uuid4().hex}", uuid.uuid4().hex
+    servers.prepare([f"SELECT idem_create_session('{session}', max_attempts => 1)"])
+    with servers.psycopg.connect(servers.uri(), autocommit=True) as conn:
+        conn.execute("SELECT idem_begin(%s, %s::text, lease => '10 ms')", (session, key))
+    time.sleep(0.05)
+
+    async def measure():
+        pools = drivers.Pools(name)
+        async with pools.stack:
+            pool = await pools.make(slow.uri, "owner")
+            await settle(idempotence.lookup(pool, session, key))  # connects
+            await asyncio.sleep(3 * SLOW_S)
+            began = time.monotonic()
+            answer = await settle(idempotence.run(pool, session, key, None, lambda conn: nothing(name)))
+            return answer.status, int((time.monotonic() - began) / SLOW_S)
+
+    status, waited = asyncio.run(measure())
+    assert status == "failed" and waited >= 2
+
+
+@pytest.mark.parametrize("name", ["psycopg-connect", "psycopg-async", "asyncpg"])
+def test_a_replay_leaves_no_connection_behind_if_the_loop_ends(counter, name):
+    key = uuid.uuid4().hex
+
+    async def replay():
+        pools = drivers.Pools(name)
+        async with pools.stack:
+            pool = await pools.make(counter.uri, "owner")
+            return await settle(idempotence.run(pool, "trips", key, None, lambda conn: nothing(name)))
+
+    for replayed in (False, True):
+        assert asyncio.run(replay()).replayed is replayed
+    last = time.monotonic() + 10
+    with servers.psycopg.connect(servers.URI, autocommit=True) as conn:
+        while conn.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND state LIKE 'idle in%%'", (servers.OWNER,)
+        ).fetchone()[0]:
+            assert time.monotonic() < last
+            time.sleep(0.05)
+
+
 def test_round_trips_of_django(counter):
     drivers.django_setup()
     from django.db import connections
@@ -105,14 +195,7 @@ def test_round_trips_of_django(counter):
 
     from idempotence.django import idempotent
 
-    parts = servers.conninfo_to_dict(counter.uri)
-    connections.databases["counted"] = {
-        **connections.databases["default"],
-        "HOST": parts["host"],
-        "PORT": parts["port"],
-        "CONN_MAX_AGE": 60,
-        "OPTIONS": {},
-    }
+    drivers.django_alias("counted", counter.uri, CONN_MAX_AGE=60)
 
     @idempotent("trips", using="counted")
     def pay(request):
@@ -127,7 +210,8 @@ def test_round_trips_of_django(counter):
             counter.reset()
             pay(RequestFactory().post("/", headers={"Idempotency-Key": key}))
             counted.append(counter.trips())
-    assert [*map(len, counted)] == [3, 2], json.dumps(counted, indent=1)
+    expected = [3, 2] if drivers.DJANGO == "psycopg" else [5, 3]  # psycopg2 sends BEGIN and COMMIT alone
+    assert [*map(len, counted)] == expected, json.dumps(counted, indent=1)
 
 
 @pytest.mark.parametrize("name", ["psycopg-pool", "psycopg-async", "asyncpg"])

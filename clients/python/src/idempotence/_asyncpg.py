@@ -1,39 +1,83 @@
-"""asyncpg: pools, and functions that connect.
-
-asyncpg waits for the answer to each call, but it sends several statements in one simple query. Such a query returns no
-rows, so the ticket of `begin` is read back from a setting that lives as long as the transaction.
-"""
+"""asyncpg: pools, and functions that connect."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import re
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped]
 from asyncpg.transaction import TransactionState  # type: ignore[import-untyped]
 
-from ._errors import Spoilt, sqlstate
-from ._transactions import SAVEPOINT, UNDO, Driver, Fetch, Statement, Tx
-
-_TICKET = "idempotence_client.ticket"
-
-
-def literal(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, int):
-        return f"'{value}'"
-    escaped = str(value).replace("\\", "\\\\").replace("'", "''")
-    return f"E'{escaped}'"
+from ._await import later
+from ._errors import sqlstate
+from ._simple import Link, SimpleTx, literal
+from ._transactions import Driver, Fetch, Tx
 
 
-def with_literals(sql: str, args: tuple[Any, ...]) -> str:
-    return re.sub(r"\$(\d+)", lambda found: literal(args[int(found[1]) - 1]), sql)
+class AsyncpgLink(Link):
+    """asyncpg returns no rows of a simple query, but it does return messages. So the value of an expression comes in a
+    message of the level INFO, which every client receives whatever its settings are.
+
+    asyncpg sends and executes a statement in two steps. Outside of a transaction PgBouncer may pass the second one to
+    another connection, so no such statement is used there."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.message: str | None = None
+
+    async def execute(self, sql: str) -> str:
+        """Executes statements one of which begins or ends the transaction. asyncpg must know whether one is open:
+        else its own `transaction()` refuses to be a savepoint in it, and its pool reports one that was left open."""
+        raw = self.raw
+        if sql.startswith("BEGIN"):
+            transaction = raw.transaction()
+            tag: str = await raw.execute(sql)
+            transaction._state, transaction._managed, raw._top_xact = TransactionState.STARTED, True, transaction
+        else:
+            tag = await raw.execute(sql)
+            if not raw.is_in_transaction():
+                raw._top_xact = None
+        return tag
+
+    async def evaluate(self, before: list[str], expression: str, after: list[str]) -> str:
+        block = literal(f"BEGIN RAISE INFO USING MESSAGE = {expression}; END")
+        self.message = None
+        self.raw.add_log_listener(self.receive)
+        try:
+            await self.execute("; ".join([*before, f"DO {block}", *after]))
+        finally:
+            with contextlib.suppress(Exception):
+                self.raw.remove_log_listener(self.receive)
+        if self.message is None:
+            raise RuntimeError("a message of the server has not arrived: what is in between must pass them on")
+        return self.message
+
+    def receive(self, connection: Any, message: Any) -> None:
+        if message.severity_en == "INFO":
+            self.message = message.message
+
+
+def is_asyncpg(raw: Any) -> bool:
+    return isinstance(raw, asyncpg.Connection)
+
+
+async def fetched(conn: Any, sql: str, *args: Any) -> Fetch:
+    rows = [tuple(row) for row in await conn.fetch(sql, *args)]
+
+    async def fetch() -> list[Any]:
+        return rows
+
+    return fetch
+
+
+async def has_failed(raw: Any) -> bool:
+    try:
+        await raw.execute("SELECT 1")
+    except Exception as error:
+        return sqlstate(error) == "25P02"
+    return False
 
 
 class BorrowedTx(Tx):
@@ -44,18 +88,15 @@ class BorrowedTx(Tx):
         self.conn = conn
 
     async def send(self, sql: str, *args: Any) -> Fetch:
-        fetched = [tuple(row) for row in await self.conn.fetch(sql, *args)]
-
-        async def fetch() -> list[Any]:
-            return fetched
-
-        return fetch
+        return await fetched(self.conn, sql, *args)
 
 
-class AsyncpgTx(BorrowedTx):
+class AsyncpgTx(SimpleTx):
     def __init__(self, driver: Driver, conn: Any) -> None:
-        super().__init__(driver, conn)
+        super().__init__(driver)
+        self.conn = conn
         self.raw = getattr(conn, "_con", conn)  # a pool lends a proxy, which it disables when it takes it back
+        self.link = AsyncpgLink(self.raw)
         self.conn.add_query_logger(self.note)
 
     async def retire(self) -> None:
@@ -71,51 +112,19 @@ class AsyncpgTx(BorrowedTx):
             self.errors.append(query.exception)
 
     async def start(self) -> None:
-        await self.execute("BEGIN")
+        await self.control("BEGIN")
 
-    async def begin_with(self, sql: str, *args: Any) -> Any:
-        row = f"(SELECT row_to_json(ticket)::text FROM ({with_literals(sql, args)}) ticket)"
-        with self.noting_errors():
-            await self.execute(f"BEGIN; SELECT set_config('{_TICKET}', {row}, true); {SAVEPOINT}")
-            self.has_savepoint = True
-            (ticket,) = (await self.query(f"SELECT current_setting('{_TICKET}')"))[0]
-            return tuple(json.loads(ticket).values())
+    async def end(self) -> None:
+        await self.control("COMMIT")
 
-    async def commit(self, record: Statement | None = None, undo: bool = False) -> None:
-        statements = [UNDO] if undo and self.has_savepoint else []
-        statements += [with_literals(*record)] if record else []
-        with self.noting_errors():
-            await self.retire()
-            await self.end("; ".join([*statements, "COMMIT"]))
+    async def ended(self) -> None:
+        self.check_tag()
 
-    async def end(self, sql: str = "COMMIT") -> None:
-        tag = await self.execute(sql)
-        if tag != "COMMIT":
-            raise Spoilt
-
-    async def single(self, sql: str, *args: Any) -> list[Any]:
-        with self.noting_errors():
-            return await self.query(sql, *args)
-
-    async def execute(self, sql: str) -> str:
-        """Executes statements one of which begins or ends the transaction. asyncpg must know whether one is open:
-        else its own `transaction()` refuses to be a savepoint in it, and its pool reports one that was left open."""
-        raw = self.raw
-        if sql.startswith("BEGIN"):
-            transaction = raw.transaction()
-            tag: str = await self.conn.execute(sql)
-            transaction._state, transaction._managed, raw._top_xact = TransactionState.STARTED, True, transaction
-        else:
-            tag = await self.conn.execute(sql)
-            raw._top_xact = None
-        return tag
+    async def send_alone(self, sql: str, *args: Any) -> Fetch:
+        return await fetched(self.conn, sql, *args)
 
     async def failed(self) -> bool:
-        try:
-            await self.conn.execute("SELECT 1")
-        except Exception as error:
-            return sqlstate(error) == "25P02"
-        return False
+        return await has_failed(self.conn)
 
     async def reported(self, error: BaseException) -> bool:
         await asyncio.sleep(0)  # asyncpg calls `note` in the next iteration of the loop
@@ -133,7 +142,12 @@ class AsyncpgTx(BorrowedTx):
         source = self.driver.source
         with contextlib.suppress(Exception):
             self.conn.remove_query_logger(self.note)
-        await (source.release(self.conn) if hasattr(source, "release") else self.conn.close())
+        if not hasattr(source, "release"):
+            await self.conn.close()
+        elif self.over:
+            await later(source.release(self.conn), asynchronous=True)  # it asks the server to reset the connection
+        else:
+            await source.release(self.conn)
 
 
 class Asyncpg(Driver):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_tasks: set[asyncio.Task[Any]] = set()
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -26,6 +28,21 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise TypeError(
         "the function is a coroutine, but its pool blocks: pass an asynchronous pool, or make the function a plain one"
     )
+
+
+async def later(coroutine: Coroutine[Any, Any, Any], asynchronous: bool) -> None:
+    """Runs what the caller does not wait for: in a task, or in a thread if the coroutine blocks."""
+    if asynchronous:
+        task = asyncio.ensure_future(coroutine)
+        _tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(_tasks.discard)
+        # A loop that ends cancels its tasks. One that has not begun would not even clean up.
+        await asyncio.sleep(0)
+        return
+    try:
+        threading.Thread(target=finish, args=[coroutine], name="idempotence end", daemon=True).start()
+    except RuntimeError:  # no further thread is allowed
+        finish(coroutine)
 
 
 async def settle(value: Any) -> Any:

@@ -1,21 +1,39 @@
-"""Django's connections. With psycopg 3 the statements of Django are sent in the pipeline of the driver's connection."""
+"""Django's connections. With psycopg 3 the statements of Django's savepoints are sent in the pipeline of the driver's
+connection; with psycopg2 they are collected, and sent in one simple query together with those of the adapter."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from ._errors import NO_CLOSE, Spoilt
+from ._simple import SimpleTx
 from ._transactions import Driver, Fetch, Tx
 
 try:
     from . import _psycopg
 except ImportError:  # Django also works with psycopg2
     _psycopg = None  # type: ignore[assignment]
+try:
+    from . import _psycopg2
+except ImportError:
+    _psycopg2 = None  # type: ignore[assignment]
+
+
+async def send(conn: Any, sql: str, *args: Any) -> Fetch:
+    with conn.cursor() as cursor:
+        cursor.execute(re.sub(r"\$\d+", "%s", sql), args or None)
+        fetched = list(cursor.fetchall()) if cursor.description else []
+
+    async def fetch() -> list[Any]:
+        return fetched
+
+    return fetch
 
 
 class BorrowedTx(Tx):
@@ -26,27 +44,20 @@ class BorrowedTx(Tx):
         self.conn = conn
 
     async def send(self, sql: str, *args: Any) -> Fetch:
-        with self.conn.cursor() as cursor:
-            cursor.execute(re.sub(r"\$\d+", "%s", sql), args or None)
-            fetched = list(cursor.fetchall()) if cursor.description else []
-
-        async def fetch() -> list[Any]:
-            return fetched
-
-        return fetch
+        return await send(self.conn, sql, *args)
 
 
-class DjangoTx(BorrowedTx):
+class DjangoTx(Tx):
     """`outer` is the transaction, and `inner` the savepoint: both are Django's atomic(), so Django drops the on_commit
     hooks of effects that are rolled back, and calls the others after COMMIT.
 
     Within a TestCase `outer` is a savepoint in the transaction of the test, and nothing is committed.
 
-    The view works on Django's own connection `conn`. With psycopg 3 that has `lent`, instead of the connection `raw` of
-    the driver, until the view has returned: cursors that the view has kept are refused from then on."""
+    The view works on Django's own connection `conn`, and `raw` is the connection of the driver."""
 
     def __init__(self, driver: Driver, conn: Any) -> None:
-        super().__init__(driver, conn)
+        super().__init__(driver)
+        self.conn = conn
         conn.ensure_connection()
         self.in_test = conn.in_atomic_block
         self.outer: Any = None
@@ -54,15 +65,35 @@ class DjangoTx(BorrowedTx):
         self.enter()
         # Django has connected anew if the connection has failed a check of CONN_HEALTH_CHECKS.
         self.raw: Any = conn.connection
-        self.pipelined = _psycopg is not None and _psycopg.is_psycopg(self.raw)
-        self.lent: Any = _psycopg.lend(self.raw, self) if self.pipelined else self.raw
         self.in_use = True
-        conn.connection = self.lent
+        self.thread = threading.get_ident()
+        # Whether the statements that end the savepoint are not executed: ROLLBACK ends it, too.
+        self.discards = False
         conn.execute_wrappers.append(self.execute)
         conn.close = self.refuse_close  # Django's own close() returns the connection to the pool
 
+    # The parts of each driver.
+
+    def end_lent(self) -> None:
+        """Refuses what the view has kept."""
+
+    def is_current(self) -> bool:
+        """Whether Django still has this connection. After an error at COMMIT it connects anew."""
+        return self.conn.connection is self.raw
+
+    def has_failed(self) -> bool:
+        raise NotImplementedError
+
+    async def break_off(self) -> None:
+        """Closes the connection if a thread of the view is still executing a statement."""
+        raise NotImplementedError
+
+    # The parts that both drivers have in common.
+
     def execute(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-        """Notes the errors of the handler's statements."""
+        """Called for each statement of Django. Notes the errors of those of the handler."""
+        if self.discards and self.thread == threading.get_ident():
+            return None
         with self.noting_errors():
             return execute(sql, params, many, context)
 
@@ -70,22 +101,16 @@ class DjangoTx(BorrowedTx):
         raise RuntimeError(NO_CLOSE)
 
     def end_use(self) -> None:
-        """Gives Django the connection of the driver back, and refuses what the view has kept."""
+        """Gives Django its connection back, and refuses what the view has kept."""
         if not self.in_use:
             return
-        self.in_use, conn = False, self.conn
-        del conn.close
-        with contextlib.suppress(ValueError):
-            conn.execute_wrappers.remove(self.execute)
-        if self.pipelined:
-            if conn.connection is self.lent:
-                conn.connection = self.raw
-            _psycopg.end_use(self.lent, self.raw)
+        self.in_use = False
+        del self.conn.close
+        self.end_lent()
 
-    async def retire(self) -> None:
-        self.end_use()
-        if self.pipelined:
-            await _psycopg.quiet(self.raw)
+    def end_wrapper(self) -> None:
+        with contextlib.suppress(ValueError):
+            self.conn.execute_wrappers.remove(self.execute)
 
     def enter(self) -> None:
         """Switches autocommit off. The BEGIN is sent by `start`."""
@@ -99,14 +124,8 @@ class DjangoTx(BorrowedTx):
             ) from error
         self.outer = outer
 
-    async def start(self) -> None:
-        if self.pipelined and not self.in_test:
-            await _psycopg.begin(self.raw)
-
-    async def send(self, sql: str, *args: Any) -> Fetch:
-        if not self.pipelined:
-            return await super().send(sql, *args)
-        return _psycopg.rows(await _psycopg.execute(self.raw, sql, *args))
+    async def retire(self) -> None:
+        self.end_use()
 
     async def set_savepoint(self) -> None:
         inner = transaction.atomic(using=self.conn.alias)
@@ -115,65 +134,159 @@ class DjangoTx(BorrowedTx):
 
     async def release(self) -> None:
         # Django would roll back to the savepoint, and record an answer without its effects.
-        if self.conn.needs_rollback or await self.failed():
+        if await self.failed():
             raise Spoilt
         inner, self.inner = self.inner, None
-        inner.__exit__(None, None, None)
+        if inner is not None:
+            inner.__exit__(None, None, None)
 
     async def undo(self) -> None:
         inner, self.inner = self.inner, None
         inner.__exit__(Spoilt, Spoilt(), None)
 
-    async def end(self) -> None:
-        if not self.has_savepoint and (self.conn.needs_rollback or await self.failed()):
-            raise Spoilt
-        if self.pipelined and not self.in_test:
-            self.committed = await _psycopg.execute(self.raw, "COMMIT")
-
     async def ended(self) -> None:
-        if self.pipelined and not self.in_test:
-            _psycopg.check_tag(self.committed)
         self.end_use()
+        self.end_wrapper()
         # The request has taken effect. A hook that fails is logged, and does not change its answer.
         if not self.in_test:
             self.conn.run_on_commit = [(sids, hook, True) for sids, hook, _ in self.conn.run_on_commit]
         outer, self.outer = self.outer, None
         outer.__exit__(None, None, None)
 
-    def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
-        if not self.pipelined:
-            return contextlib.nullcontext()
-        return _psycopg.pipeline(self.raw)
+    async def leave(self, commit: bool) -> None:
+        """The next statement of this thread uses the same connection, so the end of the transaction is waited for."""
+        await self.left(commit)
 
     async def failed(self) -> bool:
-        if self.conn.needs_rollback:
-            return True
-        if self.pipelined:
-            return _psycopg.has_failed(self.raw)
-        status: int = self.raw.info.transaction_status
-        return status == 3  # psycopg2.extensions.TRANSACTION_STATUS_INERROR
+        return bool(self.conn.needs_rollback or self.has_failed())
 
     def lost(self) -> bool:
-        # After an error at COMMIT Django has connected anew.
-        return self.conn.connection not in (self.raw, self.lent) or bool(self.raw.closed)
+        return not self.is_current() or self.is_gone()
 
-    def disconnect(self) -> None:
-        if self.pipelined:
-            _psycopg.disconnect(self.raw)
+    def is_gone(self) -> bool:
+        return bool(self.raw.closed)
 
     async def close(self, abandoned: bool = False) -> None:
         conn = self.conn
         self.end_use()
-        if self.pipelined and not self.raw.closed and self.raw.lock.locked():
-            await _psycopg.break_off(self.raw)
+        if not self.raw.closed:
+            await self.break_off()
         try:
-            for block in (self.inner, self.outer):
-                if block is not None:
-                    block.__exit__(Spoilt, Spoilt(), None)
+            if self.inner is not None:
+                self.discards = not self.in_test
+                self.inner.__exit__(Spoilt, Spoilt(), None)
+            self.end_wrapper()
+            if self.outer is not None:
+                self.outer.__exit__(Spoilt, Spoilt(), None)
         finally:
             self.inner = self.outer = None
+            self.end_wrapper()
             if not self.in_test:
                 conn.close_if_unusable_or_obsolete()
+
+
+class PsycopgTx(DjangoTx):
+    """Until the view has returned, Django has the connection `lent` in place of `raw`: it shares all state with it, and
+    refuses every use from then on, also by cursors that the view has kept."""
+
+    def __init__(self, driver: Driver, conn: Any) -> None:
+        super().__init__(driver, conn)
+        self.lent: Any = _psycopg.lend(self.raw, self)
+        conn.connection = self.lent
+
+    def end_lent(self) -> None:
+        if self.conn.connection is self.lent:
+            self.conn.connection = self.raw
+        _psycopg.end_use(self.lent, self.raw)
+
+    async def retire(self) -> None:
+        await super().retire()
+        await _psycopg.quiet(self.raw)
+
+    def is_current(self) -> bool:
+        return self.conn.connection in (self.raw, self.lent)
+
+    def has_failed(self) -> bool:
+        return _psycopg.has_failed(self.raw)
+
+    async def start(self) -> None:
+        if not self.in_test:
+            await _psycopg.begin(self.raw)
+
+    async def send(self, sql: str, *args: Any) -> Fetch:
+        return _psycopg.rows(await _psycopg.execute(self.raw, sql, *args))
+
+    async def end(self) -> None:
+        if not self.in_test:
+            self.committed = await _psycopg.execute(self.raw, "COMMIT")
+
+    async def ended(self) -> None:
+        if not self.in_test:
+            _psycopg.check_tag(self.committed)
+        await super().ended()
+
+    def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        return _psycopg.pipeline(self.raw)
+
+    def pipelined(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        return _psycopg.pipeline(self.raw)
+
+    def disconnect(self) -> None:
+        _psycopg.disconnect(self.raw)
+
+    async def break_off(self) -> None:
+        if self.raw.lock.locked():
+            await _psycopg.break_off(self.raw)
+
+
+class Psycopg2Tx(SimpleTx, DjangoTx):
+    """psycopg2 sends BEGIN and COMMIT by itself, and waits for their answers. Cursors that the view has kept are closed
+    when it has returned."""
+
+    implicit = True
+
+    def __init__(self, driver: Driver, conn: Any) -> None:
+        super().__init__(driver, conn)
+        self.link = _psycopg2.Psycopg2Link(self.raw)
+        self.cursors = _psycopg2.Cursors(self.raw)
+
+    def execute(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        if self.collected is not None and self.thread == threading.get_ident():
+            self.collected.append(sql)  # of a savepoint
+            return None
+        return super().execute(execute, sql, params, many, context)
+
+    def end_lent(self) -> None:
+        self.cursors.close()
+
+    async def retire(self) -> None:
+        await super().retire()
+        _psycopg2.quiet(self.raw)
+
+    def is_gone(self) -> bool:
+        return _psycopg2.is_lost(self.raw)
+
+    def has_failed(self) -> bool:
+        return _psycopg2.has_failed(self.raw)
+
+    async def send_alone(self, sql: str, *args: Any) -> Fetch:
+        return await send(self.conn, sql, *args)
+
+    async def end(self) -> None:
+        """COMMIT is sent by `ended`."""
+
+    async def ended(self) -> None:
+        with self.noting_errors():
+            if await self.failed():
+                raise Spoilt
+            await super().ended()
+
+    def disconnect(self) -> None:
+        _psycopg2.disconnect(self.raw)
+
+    async def break_off(self) -> None:
+        if _psycopg2.is_busy(self.raw):
+            _psycopg2.break_off(self.raw)
 
 
 class Django(Driver):
@@ -188,4 +301,7 @@ class Django(Driver):
         await super().sleep(seconds)
 
     async def open(self, timeout: float) -> Tx:
-        return DjangoTx(self, connections[self.source])
+        conn = connections[self.source]
+        conn.ensure_connection()
+        pipelined = _psycopg is not None and _psycopg.is_psycopg(conn.connection)
+        return (PsycopgTx if pipelined else Psycopg2Tx)(self, conn)

@@ -15,12 +15,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from . import _transactions
 from ._await import settle
 from ._errors import NO_CLOSE, NO_COMMIT, Spoilt, TransactionEnded
-from ._transactions import Driver, Fetch, Tx
-
-# How long (seconds) a statement may take that is running when the handler returns.
-_PATIENCE = 5
+from ._transactions import Driver, Fetch, Tx, begin_words
 
 
 def is_psycopg(raw: Any) -> bool:
@@ -68,14 +66,8 @@ async def pipeline(raw: Any) -> AsyncIterator[None]:
 
 async def begin(raw: Any) -> None:
     """BEGIN with the options of the connection, as psycopg sends it."""
-    words = ["BEGIN"]
-    if raw.isolation_level is not None:
-        words += ["ISOLATION LEVEL", psycopg.IsolationLevel(raw.isolation_level).name.replace("_", " ")]
-    if raw.read_only is not None:
-        words.append("READ ONLY" if raw.read_only else "READ WRITE")
-    if raw.deferrable is not None:
-        words.append("DEFERRABLE" if raw.deferrable else "NOT DEFERRABLE")
-    await execute(raw, " ".join(words))
+    level = None if raw.isolation_level is None else psycopg.IsolationLevel(raw.isolation_level).name
+    await execute(raw, begin_words(level, raw.read_only, raw.deferrable))
 
 
 def has_failed(raw: Any) -> bool:
@@ -102,9 +94,9 @@ async def quiet(raw: Any) -> None:
     if not raw.lock.locked():
         return
     if is_asynchronous(raw):
-        async with asyncio.timeout(_PATIENCE), raw.lock:
+        async with asyncio.timeout(_transactions.PATIENCE), raw.lock:
             return
-    if not raw.lock.acquire(timeout=_PATIENCE):
+    if not raw.lock.acquire(timeout=_transactions.PATIENCE):
         raise TimeoutError("a thread of the handler is still executing a statement")
     raw.lock.release()
 
@@ -234,6 +226,9 @@ class PsycopgTx(Tx):
         check_tag(self.committed)
 
     def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        return pipeline(self.raw)
+
+    def pipelined(self) -> contextlib.AbstractAsyncContextManager[Any]:
         return pipeline(self.raw)
 
     async def failed(self) -> bool:

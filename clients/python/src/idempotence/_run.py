@@ -15,14 +15,17 @@ from typing import Any, NamedTuple
 from ._await import T, settle
 from ._drivers import driver_of, transaction_of
 from ._errors import RETRYABLE, Final, InProgress, Interrupted, of_driver, sqlstate
-from ._transactions import Driver, Statement, Tx
+from ._transactions import Driver, Statement, Tx, closed
 
 OUTCOMES = ("succeeded", "failed", "cancelled")
 # Every argument is a string that the statement casts: all drivers pass strings alike, whatever codecs the application
 # has registered.
 KEY = "CAST($1 AS text), CAST($2 AS text)"
 _ARGS = f"{KEY}, payload => CAST(CAST($3 AS text) AS jsonb), wait => CAST(CAST($4 AS text) AS interval)"
-_TICKET = "status, replayed, response::text, expires_at, point, state::text, token, attempt"
+_TICKET = (
+    "status, replayed, response::text, expires_at, point, state::text, token, attempt,"
+    " pg_current_xact_id_if_assigned() IS NOT NULL AS wrote"
+)
 _BEGIN = f"SELECT {_TICKET} FROM idem_begin({_ARGS}"
 _CLAIM = f"SELECT idem_claim({_ARGS})"
 _OUTCOME = "response => CAST(CAST($3 AS text) AS jsonb), failed => CAST($4 AS boolean)"
@@ -45,7 +48,8 @@ class Answer:
 
 
 class Ticket(NamedTuple):
-    """The answer of idem_begin."""
+    """The answer of idem_begin. `wrote`: its transaction has something to commit. It may have recorded that the request
+    is given up, and the edition for managed services lets COMMIT wait until the outcome is durable."""
 
     status: str
     replayed: bool
@@ -55,6 +59,7 @@ class Ticket(NamedTuple):
     state: Any
     token: int | None
     attempt: int
+    wrote: bool
 
     @classmethod
     def of(cls, row: Any) -> Ticket:
@@ -131,15 +136,18 @@ class Attempt:
         """The outcome; or None, and the claim is in a transaction that stays open."""
         tx = await self.open()
         ticket = Ticket.of(await tx.begin_with(_BEGIN + ")", *self.arguments))
+        if ticket.status == "started" and ticket.point is None:
+            return None
+        if ticket.answer and ticket.wrote:
+            await tx.commit()
+        else:
+            self.tx = None
+            await tx.leave(commit=bool(ticket.answer))
+        if ticket.answer:
+            return ticket.answer
         if ticket.status == "in_progress":
             raise InProgress(self.key, ticket.expires_at)
-        if ticket.answer:
-            # idem_begin may have recorded that the request is given up.
-            await tx.commit()
-            return ticket.answer
-        if ticket.status != "started" or ticket.point is not None:
-            raise Interrupted(self.key, ticket.point, ticket.state)
-        return None
+        raise Interrupted(self.key, ticket.point, ticket.state)
 
     async def begin_lease(self, seconds: float) -> Ticket:
         """Begins and commits: a ticket with an outcome or with the token of a lease."""
@@ -163,14 +171,10 @@ class Attempt:
         return self.tx is not None and await self.tx.retryable(error)
 
     async def close(self, abandoned: bool = False) -> None:
-        """Rolls back what is not committed. An error of that is not reported: the transaction has not happened."""
+        """Rolls back what is not committed, and returns the connection."""
         tx, self.tx, self.opening = self.tx, None, False
-        try:
-            if tx:
-                await self.driver.uninterrupted(tx.close(abandoned))
-        except Exception as error:
-            if not of_driver(error):
-                raise
+        if tx:
+            await self.driver.uninterrupted(closed(tx, abandoned))
 
     async def after(self, error: BaseException, retryable: bool) -> None:
         """Waits before the next attempt. Raises the error if it is final, or if the time is over."""
@@ -216,10 +220,12 @@ class Attempt:
         """The same in one round trip."""
         tx = await self.open()
         try:
-            async with tx.folded():
+            async with tx.pipelined():
                 await tx.start()
                 await tx.send(_CLAIM, *self.arguments)
                 answer = await self.worked(work)
+                await tx.flush()
+                await tx.release()
                 record, arguments = self.record(answer.response, answer.failed)
                 await tx.send(record, *arguments)
                 await tx.end()

@@ -39,6 +39,9 @@ class _ThreadedTx(Tx):
     async def commit(self, record: Statement | None = None, undo: bool = False) -> None:
         await self.call(self.tx.commit(record, undo))
 
+    async def leave(self, commit: bool) -> None:
+        await self.tx.leave(commit)  # in a thread, which does not end with the loop
+
     async def single(self, sql: str, *args: Any) -> list[Any]:
         rows: list[Any] = await self.call(self.tx.single(sql, *args))
         return rows

@@ -14,13 +14,27 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ._await import T, finish, uninterrupted
-from ._errors import RETRYABLE, Spoilt, of_lost_connection, raised_by_driver, sqlstate
+from ._await import T, finish, later, uninterrupted
+from ._errors import RETRYABLE, Spoilt, of_driver, of_lost_connection, raised_by_driver, sqlstate
 
 Statement = tuple[str, tuple[Any, ...]]
 Fetch = Callable[[], Awaitable[list[Any]]]
 SAVEPOINT = "SAVEPOINT idempotence_work"
+# How long (seconds) a statement may take that is running when the handler returns.
+PATIENCE = 5
 UNDO = "ROLLBACK TO SAVEPOINT idempotence_work"
+
+
+def begin_words(isolation: str | None, read_only: bool | None, deferrable: bool | None) -> str:
+    """BEGIN with the options of a connection. None: the default of the server."""
+    words = ["BEGIN"]
+    if isolation is not None:
+        words += ["ISOLATION LEVEL", isolation.replace("_", " ").upper()]
+    if read_only is not None:
+        words.append("READ ONLY" if read_only else "READ WRITE")
+    if deferrable is not None:
+        words.append("DEFERRABLE" if deferrable else "NOT DEFERRABLE")
+    return " ".join(words)
 
 
 class Tx:
@@ -28,6 +42,7 @@ class Tx:
     `errors` holds what the server has reported for statements of this transaction."""
 
     conn: Any = None
+    over = False  # it has committed
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -43,6 +58,10 @@ class Tx:
         """Executes a statement. Within `folded` its rows can be fetched only afterwards."""
         raise NotImplementedError
 
+    async def send_begin(self, sql: str, *args: Any) -> Fetch:
+        """Executes the statement that begins a request, within `folded`."""
+        return await self.send(sql, *args)
+
     async def set_savepoint(self) -> None:
         await self.send(SAVEPOINT)
 
@@ -54,7 +73,7 @@ class Tx:
         waits for a statement that one of them is executing."""
 
     async def release(self) -> None:
-        """Keeps the handler's effects. COMMIT releases the savepoint."""
+        """Keeps the handler's effects. COMMIT releases the savepoint, if there is one."""
 
     async def undo(self) -> None:
         """Takes the handler's effects back."""
@@ -68,7 +87,12 @@ class Tx:
         """Called after COMMIT."""
 
     def folded(self) -> contextlib.AbstractAsyncContextManager[Any]:
-        """In this block the driver sends statements without waiting for the answers, if it can."""
+        """In this block the driver sends the statements of the adapter together, if it can."""
+        return contextlib.nullcontext()
+
+    def pipelined(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        """In this block the driver sends all statements without waiting for the answers, also those of the handler, if
+        it can."""
         return contextlib.nullcontext()
 
     async def failed(self) -> bool:
@@ -104,7 +128,7 @@ class Tx:
         with self.noting_errors():
             async with self.folded():
                 await self.start()
-                fetch = await self.send(sql, *args)
+                fetch = await self.send_begin(sql, *args)
                 await self.set_savepoint()
                 self.has_savepoint = True
             return (await fetch())[0]
@@ -116,12 +140,27 @@ class Tx:
             if not undo:
                 await self.flush()
             async with self.folded():
-                if self.has_savepoint:
-                    await (self.undo() if undo else self.release())
+                await (self.undo() if undo else self.release())
                 if record:
                     await self.send(record[0], *record[1])
                 await self.end()
         await self.ended()
+        self.over = True
+
+    async def leave(self, commit: bool) -> None:
+        """Ends a transaction that has written nothing, and returns the connection. No answer depends on it, so the
+        caller goes on at once. `commit`: after a ROLLBACK psycopg prepares its statements anew."""
+        await later(self.left(commit), self.driver.asynchronous)
+
+    async def left(self, commit: bool) -> None:
+        try:
+            if commit:
+                await self.commit()
+        except Exception as error:
+            if not of_driver(error):
+                raise
+        finally:
+            await closed(self)
 
     async def single(self, sql: str, *args: Any) -> list[Any]:
         """The rows of a statement that is a transaction of its own."""
@@ -132,6 +171,7 @@ class Tx:
                 await self.end()
             rows = await fetch()
         await self.ended()
+        self.over = True
         return rows
 
     @contextlib.contextmanager
@@ -154,6 +194,15 @@ class Tx:
             return bool(RETRYABLE.match(state))
         # A connection that the handler has closed or cancelled is lost without an error of the driver.
         return self.lost() and (raised_by_driver(error) or any(map(of_lost_connection, self.errors)))
+
+
+async def closed(tx: Tx, abandoned: bool = False) -> None:
+    """Closes. An error of the driver is not reported: the transaction has not happened, or it has committed before."""
+    try:
+        await tx.close(abandoned)
+    except Exception as error:
+        if not of_driver(error):
+            raise
 
 
 class Driver:
