@@ -99,6 +99,9 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             }
             Headers sendable = new Headers();
             headers.forEach((name, values) -> values.forEach(value -> {
+                if (name.equalsIgnoreCase("Trailer")) {
+                    throw new IllegalArgumentException("trailers cannot be recorded");
+                }
                 // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
                 if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
                     throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"

@@ -198,6 +198,8 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
           },
           500,
         ],
+        'reply.trailer': [(_request, reply) => reply.trailer('x-sum', async () => '1').send({ a: 1 }), 500],
+        'the header Trailer': [(_request, reply) => reply.header('Trailer', 'x-sum').send({ a: 1 }), 500],
         'an answer that its schema refuses': [
           (_request, reply) => reply.code(201).send({ n: 'no number' }),
           500,
