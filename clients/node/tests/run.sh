@@ -99,4 +99,11 @@ else
     chaos 200 20 express pg || status=1
     chaos 200 20 fastify postgres || status=1
 fi
+
+if [ -z "${IDEM_MANAGED:-}" ]; then
+    server_remove
+    server_start "$pg_config" 'fsync = off'
+    "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
+    tests node tests/check.mjs
+fi
 exit $status
