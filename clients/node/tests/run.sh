@@ -2,7 +2,7 @@
 # run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, the
 # behavior in applications, the round trips, PgBouncer, a server that does not preload the library, the programs of README.md,
 # and the chaos. --vectors: only the two files of vectors, with pg and Express. IDEM_LONG=1: each framework with each driver,
-# everything but the round trips with the oldest node too, 200 kills of completers, and chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in
+# all tests with the oldest node too, 200 kills of completers, and chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in
 # place of the extension. Prints a line for each test, and fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -74,9 +74,9 @@ if [ -z "${IDEM_MANAGED:-}" ] && command -v pgbouncer >/dev/null; then
 fi
 # The oldest node that package.json names.
 if [ -n "${IDEM_LONG:-}" ]; then
-    oldest=$(sed -nE 's/.*"node": ">=([0-9]+)".*/\1/p' package.json)
+    oldest=$(sed -nE 's/.*"node": ">=([0-9.]+)".*/\1/p' package.json)
     quietly npm install --prefix "../node$oldest" --no-audit --no-fund --loglevel=error "node@$oldest"
-    tests "../node$oldest/node_modules/.bin/node" tests/{http,vectors}.test.mjs
+    tests "../node$oldest/node_modules/.bin/node" "${files[@]}"
 fi
 
 # The programs of README.md, with packages from the registry, as its reader installs them.
