@@ -3,7 +3,7 @@
 
 import { signal, type Database } from './database.js';
 import { checked, checkedAnswer, serve, tell, type Given, type HttpOptions } from './http.js';
-import { bodyOf, type Incoming } from './incoming.js';
+import { bodyOf, keysOf, type Incoming } from './incoming.js';
 import { checkFunction } from './options.js';
 import { byName, HEADERS, headersOf, TRAILERS, type Outgoing } from './outgoing.js';
 import { problem } from './problems.js';
@@ -44,7 +44,7 @@ function incoming(request: any, { identity }: HttpOptions): Incoming {
   return {
     method: request.method,
     url: request.originalUrl,
-    keys: raw.headersDistinct?.['idempotency-key'] ?? [request.headers['idempotency-key']].flat().filter(Boolean),
+    keys: keysOf(raw),
     body: bodyOf(raw, request.body, request.rawBody),
     methods: method && [method].flat(),
     ...(identity && { identify: () => identity(request) }),

@@ -1,6 +1,6 @@
-// A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve` never
-// returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the option `onexecute`
-// of a query, which names the driver's own connection.
+// A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve`
+// never returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the option
+// `onexecute` of a query, which names the driver's own connection.
 
 import { readFile } from 'node:fs/promises';
 import { delivered, type Link, type Result, type Watch } from './database.js';
@@ -12,8 +12,8 @@ interface Own {
   terminate(): void;
   onclose: ((error: Error) => void) | null;
   /**
-   * Called when the server is ready. While it is there, no other query gets the connection. Without `release`, the driver
-   * takes the connection back as soon as the server reports that no transaction is open.
+   * Called when the server is ready. While it is there, no other query gets the connection. Without `release`, the
+   * driver takes the connection back as soon as the server reports that no transaction is open.
    */
   reserved: ((() => void) & { release: boolean }) | null;
 }
