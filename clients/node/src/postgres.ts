@@ -1,6 +1,6 @@
 // A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve`
-// never returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the option
-// `onexecute` of a query, which names the driver's own connection.
+// never returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the
+// option `onexecute` of a query, which names the driver's own connection.
 
 import { readFile } from 'node:fs/promises';
 import { delivered, type Link, type Result, type Watch } from './database.js';

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, the
-# behavior in applications, the round trips, PgBouncer, a server that does not preload the library, the programs of README.md,
-# and the chaos. --vectors: only the two files of vectors, with pg and Express. IDEM_LONG=1: each framework with each driver,
-# all tests with the oldest node too, 200 kills of completers, and chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in
-# place of the extension. Prints a line for each test, and fails if one does.
+# run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of
+# vectors, the behavior in applications, the round trips, PgBouncer, a server that does not preload the library, the
+# programs of README.md, and the chaos. --vectors: only the two files of vectors, with pg and Express. IDEM_LONG=1: each
+# framework with each driver, all tests with the oldest node too, 200 kills of completers, and chaos with 5000 keys.
+# IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in place of the extension.
+# Prints a line for each test, and fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -46,7 +47,8 @@ if [ -n "${IDEM_MANAGED:-}" ]; then
 else
     "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
 fi
-# tests NODE FILE...: one file after the other, as some cases terminate every idle connection. Prints one line for each test.
+# tests NODE FILE...: one file after the other, as some cases terminate every idle connection. Prints one line for each
+# test.
 tests() {
     local failed=0
     timeout 900 "$1" --test --test-concurrency=1 --test-reporter=tap "${@:2}" >tap || failed=1
@@ -62,9 +64,9 @@ tests node "${files[@]}"
 if [ -z "${IDEM_MANAGED:-}" ] && command -v pgbouncer >/dev/null; then
     pooler=$(mktemp -d)
     printf '"%s" ""\n' postgres client_owner client_stranger client_nobody >"$pooler/users"
-    printf '%s\n' '[databases]' "* = host=$PGHOST port=$PGPORT" '[pgbouncer]' 'listen_addr =' "unix_socket_dir = $pooler" \
-        'listen_port = 6432' 'auth_type = trust' "auth_file = $pooler/users" 'pool_mode = transaction' 'default_pool_size = 5' \
-        "logfile = $pooler/log" "pidfile = $pooler/pid" >"$pooler/ini"
+    printf '%s\n' '[databases]' "* = host=$PGHOST port=$PGPORT" '[pgbouncer]' 'listen_addr =' \
+        "unix_socket_dir = $pooler" 'listen_port = 6432' 'auth_type = trust' "auth_file = $pooler/users" \
+        'pool_mode = transaction' 'default_pool_size = 5' "logfile = $pooler/log" "pidfile = $pooler/pid" >"$pooler/ini"
     [ "$(id -u)" -ne 0 ] || chown -R postgres: "$pooler"
     as_server_user pgbouncer -q -d "$pooler/ini"
     IDEM_POOLER=$pooler tests node tests/{connection,vectors}.test.mjs
