@@ -358,7 +358,7 @@ def test_a_handler_may_close_its_connection(java, run):
     assert java.notes(run)[1:] == ["closed: true", "use: the handler has closed its connection"]
 
 
-@pytest.mark.parametrize("value", ["u010d", "fold", "nul", "trailer"])
+@pytest.mark.parametrize("value", ["u010d", "fold", "nul", "trailer", "name", "empty"])
 def test_headers_are_checked_before_commit(java, run, value):
     answer = java.send(f"/header-{value}", run)
     assert answer.status == 500 and "Set-Cookie" not in answer.headers

@@ -251,6 +251,8 @@ final class Cases {
         route(server, guard, "/header-fold", (connection, run) -> withHeader(connection, run, "Location", "/x\r\n y"));
         route(server, guard, "/header-nul", (connection, run) -> withHeader(connection, run, "Location", "/x\0"));
         route(server, guard, "/header-trailer", (connection, run) -> withHeader(connection, run, "trailer", "X-Sum"));
+        route(server, guard, "/header-name", (connection, run) -> withHeader(connection, run, "X Sum", "1"));
+        route(server, guard, "/header-empty", (connection, run) -> withHeader(connection, run, "", "1"));
         route(server, guard, "/content-length", (connection, run) ->
                 withHeader(connection, run, "content-length", "1"));
         server.createContext("/middleware", guard.http(null, (connection, request) -> new IdempotencyKey.Reply(201,
