@@ -105,7 +105,7 @@ fi
 if [ -z "${IDEM_MANAGED:-}" ]; then
     server_remove
     server_start "$pg_config" 'fsync = off'
-    "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
+    "$server_bin/psql" -Xq -c 'SET client_min_messages = error' -c 'CREATE EXTENSION idempotence'
     tests node tests/check.mjs
 fi
 exit $status
