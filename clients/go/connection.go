@@ -100,10 +100,14 @@ func (c *connection) end(ctx context.Context) error {
 	return c.misuse
 }
 
-// kill ends the transaction while a goroutine of the work may still use it. Its statement fails.
+// kill ends the transaction while a goroutine of the work may still use it. Its statement is cancelled. The connection
+// stays open until then: PgBouncer drops requests to cancel for clients that have gone.
 func (c *connection) kill() {
 	c.killed.Store(true)
 	c.ended.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.conn.PgConn().CancelRequest(ctx)
 	_ = c.conn.PgConn().Conn().Close()
 }
 

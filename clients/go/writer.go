@@ -11,6 +11,7 @@ import (
 var (
 	errWriterClosed = errors.New("the handler has returned or has exceeded its time")
 	errExited       = errors.New("the goroutine of the handler has exited without an answer")
+	errTrailers     = errors.New("trailers cannot be recorded: send these headers in front of the body")
 	errStream       = errors.New("a protected route cannot stream: the answer is sent after COMMIT")
 )
 
@@ -114,6 +115,9 @@ func (w *writer) finish() (*reply, error) {
 	if answer.header == nil {
 		answer.header = http.Header{}
 	}
+	if w.addsTrailers(answer.header) || w.addsTrailers(w.header) {
+		return nil, errTrailers
+	}
 	// The server sets these from the body that it sends.
 	answer.header.Del("Content-Length")
 	answer.header.Del("Transfer-Encoding")
@@ -130,4 +134,16 @@ func (w *writer) finish() (*reply, error) {
 		}
 	}
 	return answer, nil
+}
+
+// addsTrailers reports whether the handler has announced trailers or set some. net/http takes trailers from headers
+// that are set after WriteHeader. Trailers of layers in front of the adapter are sent with every answer.
+func (w *writer) addsTrailers(headers http.Header) bool {
+	for name := range headers {
+		_, before := w.before[name]
+		if !before && (strings.EqualFold(name, "Trailer") || strings.HasPrefix(name, http.TrailerPrefix)) {
+			return true
+		}
+	}
+	return false
 }

@@ -24,6 +24,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.function.Function;
+import java.util.regex.Pattern;
 import org.postgresql.util.PSQLException;
 
 /**
@@ -81,6 +82,7 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
     /** A whole answer. Content-Length is set from the body. */
     public record Reply(int status, Map<String, List<String>> headers, byte[] body) {
         private static final Set<Integer> NOT_FINAL = Set.of(401, 405, 407, 408, 409, 415, 425, 429);
+        private static final Pattern HEADER_NAME = Pattern.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+");
 
         public Reply {
             headers = headers == null ? Map.of() : headers;
@@ -99,6 +101,11 @@ public record IdempotencyKey(Idempotence requests, boolean required, boolean str
             }
             Headers sendable = new Headers();
             headers.forEach((name, values) -> values.forEach(value -> {
+                if (!HEADER_NAME.matcher(name).matches()) {
+                    throw new IllegalArgumentException("\"" + name + "\" is not the name of a header");
+                } else if (name.equalsIgnoreCase("Trailer")) {
+                    throw new IllegalArgumentException("trailers cannot be recorded");
+                }
                 // The server of the JDK sends the low byte of each character, so U+010A would be a line feed.
                 if (value.chars().anyMatch(each -> each == '\r' || each == '\n' || each == 0 || each > 0xFF)) {
                     throw new IllegalArgumentException("the header " + name + " has a line break, a NUL or a character"

@@ -81,6 +81,9 @@ final class JdkServer {
     }
 
     private static void send(HttpExchange exchange, IdempotencyKey.Reply reply) {
+        // A handler may leave its thread interrupted. A channel that such a thread writes to is closed. The thread does
+        // not get its interrupt back, because it may be the one in which the server accepts all connections.
+        Thread.interrupted();
         try {
             var headers = exchange.getResponseHeaders();
             // A filter may have named other headers that the answer varies with.

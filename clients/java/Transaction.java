@@ -53,6 +53,11 @@ final class Transaction implements AutoCloseable {
     private final HandlerConnection handle;
     private boolean committed;
     private volatile boolean killed;
+    /**
+     * Whether the work has left its thread interrupted. A COMMIT in such a thread may fail, so the thread gets its
+     * interrupt back when the transaction has ended.
+     */
+    private boolean interrupted;
 
     /** Takes a connection from the pool. The driver sends BEGIN together with the first statement. */
     Transaction(DataSource pool) throws Passing, SQLException {
@@ -112,6 +117,8 @@ final class Transaction implements AutoCloseable {
             result = work.on(handle.proxy());
         } catch (Exception error) {
             failure = error;
+        } finally {
+            interrupted = Thread.interrupted();
         }
         if (!handle.end(RELEASE)) {
             kill();
@@ -176,6 +183,16 @@ final class Transaction implements AutoCloseable {
     /** Gives the connection back. Rolls back what is not committed. An error here says nothing about the request. */
     @Override
     public void close() {
+        try {
+            end();
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private void end() {
         if (killed || !handle.end(RELEASE)) {
             kill();
             return;

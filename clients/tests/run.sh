@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: tests the clients for Java and Go against a private server: both files of vectors, the cases of
-# test_cases.py, the round trips, and the chaos test. javac and go compile the clients with the drivers that Debian
-# packages. IDEM_LONG=1 runs the chaos test with 5000 keys instead of 200. IDEM_MANAGED is the path of the edition for
-# managed services, which then replaces the extension. The script prints a line for each test and fails if one fails.
+# test_cases.py, the round trips, PgBouncer, the chaos test, and a server that does not preload the library. javac and
+# go compile the clients with the drivers that Debian packages. IDEM_LONG=1 runs the chaos test with 5000 keys instead
+# of 200. IDEM_MANAGED is the path of the edition for managed services, which then replaces the extension. The script
+# prints a line for each test and fails if one fails.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -61,4 +62,13 @@ for agent in "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp $jars Agent" "$m
     timeout 1200 "$python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
         --uri "$IDEM_URI" --keys $keys --kills $kills -- $agent chaos '{port}' '{tcp}' || status=1
 done
+
+if [ -z "${IDEM_MANAGED:-}" ]; then
+    server_remove
+    server_start "$pg_config" 'fsync = off' "listen_addresses = '127.0.0.1'" "port = $port"
+    export PGPORT=$port
+    "$server_bin/createdb" clients
+    IDEM_URI="postgresql:///clients?host=$PGHOST&port=$PGPORT&user=postgres" \
+        timeout 100 "$python" -m pytest -p no:cacheprovider -p conftest -q --tb=short "$here/test_check.py" || status=1
+fi
 exit $status

@@ -7,7 +7,7 @@ import time
 
 import pooler
 import pytest
-from test_cases import effects, recorded, run, served  # noqa: F401 (run is a fixture)
+from test_cases import database, effects, recorded, run, served  # noqa: F401 (run is a fixture)
 
 # PgBouncer 1.18 does not know prepared statements, so a driver needs one of these options.
 OPTIONS = [
@@ -52,6 +52,8 @@ def test_every_way_to_end_a_transaction(pooled, run):  # noqa: F811
     assert pooled.send("/commit", f"{run}-commit").status == 500
     assert pooled.send("/late-refused", f"{run}-late").status == 500
     assert pooled.send("/hang-statement", f"{run}-hang").status == 503
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(3)'"
+    assert database(sql) == 0, "PgBouncer has dropped the request to cancel the statement"
     assert pooled.send("/created", run, method="GET").status == 201
     pooled.eventually(f"{run}-late", "late: ", 8)
     assert [effects(f"{run}-{each}") for each in ("422", "commit", "late", "hang")] == [0, 0, 0, 0]

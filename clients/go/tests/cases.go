@@ -315,6 +315,20 @@ func goCases(mux *http.ServeMux, route func(string, handler), guard idempotence.
 		w.Header().Set("Location", "/too-late")
 		w.WriteHeader(http.StatusInternalServerError)
 	})
+	// The three ways in which net/http sends trailers.
+	route("/trailer-announced", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+		w.Header().Set("Trailer", "X-Sum")
+		created(w, r, tx, run)
+		w.Header().Set("X-Sum", "1")
+	})
+	route("/trailer-prefix", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+		created(w, r, tx, run)
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+	})
+	route("/trailer-early-prefix", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+		created(w, r, tx, run)
+	})
 	route("/no-content", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx, run string) {
 		_ = effect(r.Context(), tx, run)
 		w.WriteHeader(http.StatusNoContent)
@@ -387,6 +401,8 @@ func goCases(mux *http.ServeMux, route func(string, handler), guard idempotence.
 		w.Header().Set("Vary", "Origin")
 		w.Header().Set("X-Frame-Options", "DENY")
 		w.Header().Set("X-Removed", "by the handler")
+		w.Header().Set("Trailer", "X-Took")
 		headers.ServeHTTP(w, r)
+		w.Header().Set("X-Took", "1")
 	})
 }

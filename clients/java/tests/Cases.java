@@ -250,6 +250,9 @@ final class Cases {
                 withHeader(connection, run, "Location", "/x\u010D\u010ASet-Cookie: stolen=1"));
         route(server, guard, "/header-fold", (connection, run) -> withHeader(connection, run, "Location", "/x\r\n y"));
         route(server, guard, "/header-nul", (connection, run) -> withHeader(connection, run, "Location", "/x\0"));
+        route(server, guard, "/header-trailer", (connection, run) -> withHeader(connection, run, "trailer", "X-Sum"));
+        route(server, guard, "/header-name", (connection, run) -> withHeader(connection, run, "X Sum", "1"));
+        route(server, guard, "/header-empty", (connection, run) -> withHeader(connection, run, "", "1"));
         route(server, guard, "/content-length", (connection, run) ->
                 withHeader(connection, run, "content-length", "1"));
         server.createContext("/middleware", guard.http(null, (connection, request) -> new IdempotencyKey.Reply(201,
@@ -291,6 +294,32 @@ final class Cases {
             var reply = created(connection, run);
             ((Connection) connection.unwrap(PGConnection.class)).close();
             return reply;
+        });
+        for (int status : new int[] {201, 422, 503}) {
+            route(server, guard, "/interrupted-" + status, (connection, run) -> {
+                effect(connection, run, 1);
+                Thread.currentThread().interrupt();
+                return reply(status, "interrupted");
+            });
+        }
+        route(server, guard, "/interrupted-500", (connection, run) -> {
+            effect(connection, run, 1);
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("the handler throws");
+        });
+        route(server, guard, "/interrupted-error", (connection, run) -> {
+            effect(connection, run, 1);
+            Thread.currentThread().interrupt();
+            throw new AssertionError("an Error");
+        });
+        route(server, guard, "/interrupted-run", (connection, run) -> {
+            var answer = REQUESTS.run("inner-" + run, "1", inner -> {
+                effect(inner, run, 1);
+                Thread.currentThread().interrupt();
+                return "1";
+            });
+            note(run, answer.status() + ", interrupted: " + Thread.interrupted());
+            return reply(201, "created");
         });
         var config = new HikariConfig();
         config.setJdbcUrl("jdbc:postgresql://127.0.0.1:1/none?user=none");

@@ -18,63 +18,79 @@ const FAULT = `SELECT coalesce((
   ORDER BY visible DESC, lacks LIMIT 1),
   'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL') AS fault`;
 
-// The edition for managed services is no extension: the comment on its schema tells its version.
-const INSTALLED = `SELECT *, string_to_array(version, '.')::integer[] >= '{1,2}' AS since,
-  to_regclass('cron.job') IS NOT NULL AS scheduled
-FROM (SELECT 'extension' AS edition, extversion AS version FROM pg_extension WHERE extname = 'idempotence'
-  UNION ALL SELECT 'managed', substring(obj_description(oid, 'pg_namespace') FROM '[0-9.]+')
-  FROM pg_namespace WHERE nspname = 'idempotence'
-  ORDER BY edition LIMIT 1) found WHERE version IS NOT NULL`;
+// The edition for managed services is no extension: the comment on its schema names its version.
+const EDITION = `SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),
+  'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))`;
+const READY = 'SELECT idem_ready()::text';
+const PRELOADED = 'SELECT EXISTS (SELECT FROM idempotence.in_flight)';
+const FOUND = "SELECT status FROM idem_lookup($1::text, 'idempotence check')";
+const SWEPT = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
 
-const LATE = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
-
-/** One sentence for each thing that is wrong, and what was found: "extension 1.2.0" or "managed 1.2.0". */
+/** One sentence for each problem, and what was found: "extension 1.2.0" or "managed 1.2.0". */
 export type Problems = string[] & { edition?: string };
 
-/** One sentence for each thing that is wrong, with a word in front that names it. */
+/** What prevents requests in this session: one sentence for each problem, with a word in front that names it. */
 export async function check(database: Database, session?: string | null): Promise<Problems> {
   const problems: Problems = [];
+  /** The first value, or the error. */
+  const value = async (sql: string, ...values: unknown[]): Promise<any> => {
+    try {
+      return (await ask(database, sql, values))[0]?.[0];
+    } catch (error) {
+      return error;
+    }
+  };
   if ('connect' in database && (database as any).listenerCount('error') === 0) {
     problems.push(
       "pool: nobody listens to its errors, so the loss of an idle connection ends the process; pool.on('error', …)",
     );
   }
-  try {
-    const [[fault] = []] = await ask(database, FAULT);
-    if (fault) problems.push(String(fault));
-    const [found] = fault ? [] : await ask(database, INSTALLED);
-    if (!found) return problems;
-    const [edition, version, since, scheduled] = found;
-    problems.edition = `${edition} ${version}`;
-    if (!since) problems.push(`version: here is ${problems.edition}, and this needs 1.2`);
-    const managed = edition === 'managed';
-    // Who may look up may begin.
-    const probe = "SELECT status FROM idem_lookup($1::text, 'check')";
-    if (session) await ask(database, probe, [session]).catch((error) => problems.push(explained(error, session)));
-    if (managed) {
-      const [[late] = []] = await ask(database, LATE).catch(() => []);
-      if (late) problems.push(`sweep: ${late}`);
-      return problems;
-    }
-    const preloaded = ask(database, 'SELECT FROM idempotence.errors LIMIT 0');
-    await preloaded.catch((error) => {
-      if (sqlstate(error) !== '55000' || scheduled) return; // the probe above reports missing rights
-      problems.push('sweep: the library is not preloaded, so a scheduler has to CALL idem_sweep()');
-    });
-  } catch (error) {
-    problems.push(`unreachable: ${(error as Error).message || (error as { code?: string }).code}`);
+  const fault = await value(FAULT);
+  if (fault instanceof Error) {
+    problems.push(`unreachable: no connection to the database: ${fault.message || (fault as { code?: string }).code}`);
+  } else if (fault) {
+    problems.push(String(fault));
   }
+  if (fault) return problems;
+
+  problems.edition = String(await value(EDITION));
+  const [kind, version = ''] = problems.edition.split(' ');
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  if (major < 1 || (major === 1 && minor < 2)) {
+    problems.push(`version: this client needs idempotence 1.2, and the database has ${version}: update it`);
+    return problems;
+  }
+  // The edition for managed services has neither.
+  if (kind === 'extension') {
+    if ((await value(READY)) !== 'true') {
+      problems.push('ready: no request can be begun now: SELECT * FROM idempotence.health has the reason');
+    }
+    if (sqlstate(await value(PRELOADED)) === '55000') {
+      problems.push(
+        'preload: the server does not preload the library, so expired outcomes are not removed: add idempotence to ' +
+          'shared_preload_libraries and restart, or CALL idem_sweep() at least once an hour',
+      );
+    }
+  }
+  if (session) problems.push(...unusable(await value(FOUND, session), session));
+  // In the extension, only a role with the level `monitor` can read whether the database is swept.
+  const swept = await value(SWEPT);
+  if (typeof swept === 'string') problems.push(`sweep: ${swept}`);
   return problems;
 }
 
-function explained(error: any, session: unknown): string {
-  const state = sqlstate(error);
-  if (state === '42704') return `session: ${error.message}; SELECT idem_create_session('${session}')`;
-  if (state === '42501')
-    return (
-      `rights: this role may not use the session ${session}: ` +
-      'its owner lends it by idem_alter_session(…, usable_by => …)'
-    );
-  if (state === 'ID012') return `elsewhere: ${error.message}`;
-  throw error;
+function unusable(found: any, session: string): string[] {
+  switch (sqlstate(found)) {
+    case '42704':
+      return [`session: there is no session ${session}: SELECT idem_create_session('${session}')`];
+    case '42501':
+      return [
+        `rights: this role may not use the session ${session}: ` +
+          `its owner lends it by idem_alter_session('${session}', usable_by => …)`,
+      ];
+    case 'ID012':
+      return [`session: the session ${session} lives on another server: ${found.message}`];
+    default:
+      return [];
+  }
 }

@@ -73,6 +73,16 @@ export function literal(value: string | null): string {
 
 export const ignore = () => {};
 
+/**
+ * Waits until a request to cancel a statement has been delivered, but not longer than a second. The connection that
+ * executes the statement must stay open until then: PgBouncer drops requests to cancel for clients that have gone.
+ */
+export async function delivered(cancelled: Promise<unknown>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, 1000)));
+  await Promise.race([cancelled.catch(ignore), late]).finally(() => clearTimeout(timer));
+}
+
 /** A promise that is settled from outside. */
 export function signal<T = unknown>() {
   let settle!: [resolve: (value: T) => void, reject: (error: unknown) => void];

@@ -68,9 +68,12 @@ export class Again extends Error {
   }
 }
 
-/** The SQLSTATE of an error that the server reported. */
+/**
+ * The SQLSTATE of an error that the server or a pooler has reported. For an error of PgBouncer, postgres.js sets
+ * `severity_local` only.
+ */
 export function sqlstate(error: any): string | undefined {
-  return error?.severity === undefined ? undefined : error.code;
+  return (error?.severity ?? error?.severity_local) === undefined ? undefined : error.code;
 }
 
 // What the drivers report for a connection that was lost or could not be made. An error of another socket, such as the

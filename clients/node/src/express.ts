@@ -12,7 +12,7 @@ import {
   type HttpOptions,
   type Route,
 } from './http.js';
-import { bodyOf, type Incoming } from './incoming.js';
+import { bodyOf, keysOf, type Incoming } from './incoming.js';
 import type { Lease } from './lease.js';
 import { checkFunction } from './options.js';
 import { byName, outgoing, type Outgoing, type Returned } from './outgoing.js';
@@ -28,7 +28,7 @@ function incoming(request: any, { identity }: HttpOptions): Incoming {
   return {
     method: request.method,
     url: request.originalUrl,
-    keys: request.headersDistinct?.['idempotency-key'] ?? [request.headers['idempotency-key']].flat().filter(Boolean),
+    keys: keysOf(request),
     body: bodyOf(request, parsedBody(request), request.rawBody),
     methods: request.route?.methods && !request.route.methods._all ? Object.keys(request.route.methods) : undefined,
     ...(identity && { identify: () => identity(request) }),

@@ -3,7 +3,7 @@
 // see the answer when it is sent.
 
 import { signal } from './database.js';
-import { headersOf, type Outgoing } from './outgoing.js';
+import { headersOf, TRAILERS, type Outgoing } from './outgoing.js';
 
 const WAITS =
   'the handler waits for its response to be sent (the event finish, or a callback), but the response is sent after ' +
@@ -91,7 +91,7 @@ export class Held {
     });
     this.#replace('end', (rest: any[]) => this.#end(rest));
     this.#replace('addTrailers', () => {
-      throw new Error('trailers cannot be recorded');
+      throw new Error(TRAILERS);
     });
     this.#replaced.push(new Replaced(response, 'headersSent', { get: () => this.#begun }));
     this.#replaced.push(new Replaced(response, 'writableEnded', { get: () => this.#hasEnded }));
@@ -219,7 +219,6 @@ export class Held {
     if (length !== undefined && body.length > 0 && Number(length) !== body.length) {
       throw new RangeError(`the header Content-Length says ${length}, and the answer has ${body.length} bytes`);
     }
-    if (response.hasHeader('trailer')) throw new Error('trailers cannot be recorded');
     return { status: response.statusCode, headers, body };
   }
 

@@ -3,9 +3,9 @@
 
 import { signal, type Database } from './database.js';
 import { checked, checkedAnswer, serve, tell, type Given, type HttpOptions } from './http.js';
-import { bodyOf, type Incoming } from './incoming.js';
+import { bodyOf, keysOf, type Incoming } from './incoming.js';
 import { checkFunction } from './options.js';
-import { byName, HEADERS, headersOf, type Outgoing } from './outgoing.js';
+import { byName, HEADERS, headersOf, TRAILERS, type Outgoing } from './outgoing.js';
 import { problem } from './problems.js';
 
 export { recordable, type Returned } from './outgoing.js';
@@ -44,7 +44,7 @@ function incoming(request: any, { identity }: HttpOptions): Incoming {
   return {
     method: request.method,
     url: request.originalUrl,
-    keys: raw.headersDistinct?.['idempotency-key'] ?? [request.headers['idempotency-key']].flat().filter(Boolean),
+    keys: keysOf(raw),
     body: bodyOf(raw, request.body, request.rawBody),
     methods: method && [method].flat(),
     ...(identity && { identify: () => identity(request) }),
@@ -110,6 +110,9 @@ async function handled(
     replace(reply, {
       hijack: refuse,
       callNotFound: refuse,
+      trailer() {
+        throw new Error(TRAILERS);
+      },
       send(payload: unknown) {
         sent ??= { payload };
         over.resolve(undefined);

@@ -20,6 +20,14 @@ export type Body = { digest: string; bytes: number } | 'body-unsupported' | 'bod
 
 const digest = (value: string | Uint8Array) => createHash('sha256').update(value).digest('hex');
 
+/**
+ * The values of the header Idempotency-Key in a request of Node. An empty one is a value, too. A request of HTTP/2, or
+ * of a test that injects it, has no `headersDistinct`.
+ */
+export function keysOf({ headers, headersDistinct }: any): string[] {
+  return headersDistinct?.['idempotency-key'] ?? [headers['idempotency-key'] ?? []].flat();
+}
+
 /** The key in the header: a quoted string of RFC 8941, whose parameters have no meaning here, or a bare string. */
 export function keyOf(header: string, strict = false): string | undefined {
   const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)" *(?:; *[a-z*][a-z0-9_.*-]*(?:=[!#-+\--:<-~]+)? *)*$/.exec(

@@ -31,6 +31,9 @@ export const HEADERS = [
   'retry-after',
 ];
 
+/** A trailer is computed while the body is sent. A replay would lack it. */
+export const TRAILERS = 'trailers cannot be recorded';
+
 // Refused, and not recorded: the same request may be answered differently later.
 const NOT_FINAL = [401, 405, 407, 408, 409, 415, 425, 429];
 
@@ -43,6 +46,7 @@ export function checkSendable({ status, headers }: Outgoing) {
     throw new RangeError(`the handler answered with the status ${status}; expected 200 to 599`);
   }
   for (const [name, value] of headers) {
+    if (name === 'trailer') throw new Error(TRAILERS);
     if (!/^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/.test(name))
       throw new TypeError(`${JSON.stringify(name)} is no name of a header`);
     if (/[^\t\x20-\x7e\x80-\xff]/.test(value)) {

@@ -1,6 +1,6 @@
 // A connection of a pool of pg.
 
-import { ignore, type Link, type Result, type Watch } from './database.js';
+import { delivered, ignore, type Link, type Result, type Watch } from './database.js';
 
 const OWNED = 'the connection belongs to the transaction of this request, which ends when the handler has returned';
 // Without effect on the connection, so that they may be used at any time.
@@ -41,11 +41,10 @@ export class PgLink implements Link {
 
   close() {
     this.lost ??= new Error('the connection was closed');
-    cancel(this.client);
     // The driver reports the end of what it was doing by an error that no caller waits for any more.
     this.client.on('error', ignore);
     this.#leave();
-    this.client.release(this.lost);
+    void delivered(cancel(this.client)).then(() => this.client.release(this.lost));
   }
 
   #leave() {
@@ -54,21 +53,21 @@ export class PgLink implements Link {
   }
 }
 
-/** Asks the server to cancel the statement that this client waits for. Closing the connection alone does not end it. */
-function cancel(client: any) {
+/**
+ * Asks the server to cancel the statement that this client waits for. Closing the connection alone does not end it.
+ * The server closes the connection of the request when it has dealt with it.
+ */
+async function cancel(client: any): Promise<void> {
   if (!client.processID) return;
-  try {
-    const wire = new client.connection.constructor({ ssl: client.ssl });
-    const request = () => wire.cancel(client.processID, client.secretKey);
-    wire.on('error', ignore);
-    wire.once('connect', () => (client.ssl ? wire.requestSsl() : request()));
-    wire.once('sslconnect', request);
-    if (client.host?.startsWith('/')) wire.connect(`${client.host}/.s.PGSQL.${client.port}`);
-    else wire.connect(client.port, client.host);
-    setTimeout(() => wire.stream.destroy(), 5000).unref();
-  } catch {
-    // The statement ends by itself, and the server notices then that the connection is closed.
-  }
+  const wire = new client.connection.constructor({ ssl: client.ssl });
+  const request = () => wire.cancel(client.processID, client.secretKey);
+  const dealtWith = new Promise((resolve) => wire.once('end', resolve).on('error', resolve));
+  wire.once('connect', () => (client.ssl ? wire.requestSsl() : request()));
+  wire.once('sslconnect', request);
+  if (client.host?.startsWith('/')) wire.connect(`${client.host}/.s.PGSQL.${client.port}`);
+  else wire.connect(client.port, client.host);
+  setTimeout(() => wire.stream.destroy(), 5000).unref();
+  await dealtWith;
 }
 
 /**

@@ -1,9 +1,9 @@
-// A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve` never
-// returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the option `onexecute`
-// of a query, which names the driver's own connection.
+// A connection of postgres.js. `sql.begin` would wait for BEGIN alone and end the transaction itself, and `sql.reserve`
+// never returns if another connection is lost meanwhile. So a connection is taken as `sql.begin` takes it: by the
+// option `onexecute` of a query, which names the driver's own connection.
 
 import { readFile } from 'node:fs/promises';
-import { type Link, type Result, type Watch } from './database.js';
+import { delivered, type Link, type Result, type Watch } from './database.js';
 
 /** The driver's own connection, as far as it is used here. */
 interface Own {
@@ -12,8 +12,8 @@ interface Own {
   terminate(): void;
   onclose: ((error: Error) => void) | null;
   /**
-   * Called when the server is ready. While it is there, no other query gets the connection. Without `release`, the driver
-   * takes the connection back as soon as the server reports that no transaction is open.
+   * Called when the server is ready. While it is there, no other query gets the connection. Without `release`, the
+   * driver takes the connection back as soon as the server reports that no transaction is open.
    */
   reserved: ((() => void) & { release: boolean }) | null;
 }
@@ -22,7 +22,8 @@ interface Query extends Promise<any> {
   active: boolean;
   handler: ((query: Query) => unknown) & { debug?: unknown };
   execute(): Query;
-  cancel(): void;
+  /** Asks the server to cancel it, on a connection for that. It is settled when that connection has been closed. */
+  canceller: ((query: Query) => Promise<void>) | null;
   reject(error: unknown): void;
   values(): Query;
 }
@@ -143,9 +144,8 @@ export class PostgresLink implements Link {
     const { taken } = this;
     if (taken.lost || taken.returned) return;
     taken.lost = new Error('the connection was closed');
-    for (const query of taken.running) if (query.active) query.cancel();
-    // The request to cancel has a connection of its own, which needs a moment.
-    setImmediate(() => taken.own.terminate());
+    const active = [...taken.running].filter((query) => query.active);
+    void delivered(Promise.all(active.map((query) => query.canceller?.(query)))).then(() => taken.own.terminate());
   }
 }
 

@@ -53,7 +53,7 @@ export async function fastifyApp(fastify, pool, handler, options, { use = () => 
 export const expresses = { 'express 5': express5, 'express 4': express4 };
 export const fastifies = { 'fastify 5': fastify5, 'fastify 4': fastify4 };
 
-/** Asks the route. With a `signal`, the caller may disconnect. The headers of the answer as Node reads them, with `raw` for their names and order. */
+/** Asks the route. With a `signal`, the caller may disconnect. The headers of the answer are those that Node reads. */
 export async function request(
   server,
   key,

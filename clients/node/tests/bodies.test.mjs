@@ -241,6 +241,26 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
         async (post) => assert.equal((await post({ body: '1', headers: { 'Content-Type': own } })).status, 415),
       ));
 
+    test('HTTP/2: an empty key is malformed where a key is optional', async () => {
+      const app = fastify({ http2: true });
+      app.post('/', idempotent(pool, SESSION, handler, { required: false }));
+      const session = http2.connect(await app.listen({ port: 0, host: '127.0.0.1' }));
+      try {
+        for (const [key, status] of Object.entries({ '': 400, a: 200, 'a, b': 400 })) {
+          const sent = key === 'a' ? fresh() : key;
+          const type = { 'content-type': 'application/json' };
+          const stream = session.request({ ':method': 'POST', ':path': '/', ...type, 'idempotency-key': sent });
+          stream.end('{}');
+          const [headers] = await once(stream, 'response');
+          for await (const _ of stream);
+          assert.equal(headers[':status'], status, JSON.stringify(key));
+        }
+      } finally {
+        session.close();
+        await app.close();
+      }
+    });
+
     test('HTTP/2: JSON without a length is compared, and a multipart is refused', async () => {
       const app = fastify({ http2: true });
       if (framework === 'fastify 5') await app.register(load('@fastify/multipart'));

@@ -310,10 +310,12 @@ for (const [driver, open] of Object.entries(drivers)) {
   });
 }
 
+/** Waits until the backend has ended; behind a pooler, which keeps it, until it has no transaction. */
 async function gone(pid) {
+  const there = `SELECT count(*)::int FROM pg_stat_activity WHERE pid = ${pid}`;
   for (let n = 0; n < 100; n++) {
-    const [[there]] = await stage.sql(`SELECT count(*)::int FROM pg_stat_activity WHERE pid = ${pid}`);
-    if (there === 0) return;
+    const [[busy]] = await stage.sql(there + (process.env.IDEM_POOLER ? ' AND xact_start IS NOT NULL' : ''));
+    if (busy === 0) return;
     await sleep(20);
   }
   assert.fail(`backend ${pid} is still there`);

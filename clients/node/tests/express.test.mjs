@@ -114,6 +114,7 @@ for (const [framework, express] of Object.entries(expresses)) {
         'a Response': new Response('web'),
         'a status that is none': { status: 99 },
         'a line feed in a header': { headers: { a: 'b\nc' } },
+        'the header Trailer': { headers: { Trailer: 'X-Sum' } },
       })) {
         test(`${name} is refused, and nothing is kept`, () =>
           returns(
@@ -322,6 +323,7 @@ for (const [framework, express] of Object.entries(expresses)) {
         response.addTrailers({ 'X-Sum': '1' });
         response.end();
       },
+      'the header Trailer': (response) => response.set('Trailer', 'X-Sum').json({}),
       'a wrong Content-Length': (response) => response.set('Content-Length', '5').end('hi'),
       'an invalid reason': (response) => response.writeHead(200, 'a\r\nb').end(),
       'an invalid header': (response) => response.set('Location', '/a\r\nSet-Cookie: a=1').end(),

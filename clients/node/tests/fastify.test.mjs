@@ -198,6 +198,8 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
           },
           500,
         ],
+        'reply.trailer': [(_request, reply) => reply.trailer('x-sum', async () => '1').send({ a: 1 }), 500],
+        'the header Trailer': [(_request, reply) => reply.header('Trailer', 'x-sum').send({ a: 1 }), 500],
         'an answer that its schema refuses': [
           (_request, reply) => reply.code(201).send({ n: 'no number' }),
           500,
@@ -281,7 +283,9 @@ for (const [framework, fastify] of Object.entries(fastifies)) {
       );
     });
 
-    test('with app.inject, as in tests of an application', async () => {
+    // Fastify 5 is for Node 20 and later. On Node 18 all of it works but this.
+    const old = framework === 'fastify 5' && Number(process.versions.node.split('.')[0]) < 20;
+    test('with app.inject, as in tests of an application', { skip: old }, async () => {
       const app = fastify();
       app.post(
         '/',

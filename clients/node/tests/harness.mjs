@@ -51,17 +51,20 @@ async function hide(client) {
   await there.query('CREATE SCHEMA hidden; CREATE EXTENSION idempotence SCHEMA hidden').finally(() => there.end());
 }
 
-/** A pool that does nothing but what a driver does by itself, for each driver. */
+const pooler = process.env.IDEM_POOLER && { host: process.env.IDEM_POOLER, port: 6432 };
+
+/** A pool that does nothing but what a driver does by itself, for each driver. IDEM_POOLER: the socket of PgBouncer. */
 export const drivers = {
   pg(options = {}) {
     const { max = 4, ...rest } = options;
-    const pool = new pg.Pool({ ...server, max, ...rest });
+    const pool = new pg.Pool({ ...server, ...pooler, max, ...rest });
     pool.on('error', () => {});
     return pool;
   },
   postgres(options = {}) {
     const { max = 4, ...rest } = options;
-    return postgres({ ...server, max, onnotice() {}, backoff: () => 0.2, ...rest });
+    // PgBouncer before 1.21 does not know prepared statements.
+    return postgres({ ...server, ...pooler, prepare: !pooler, max, onnotice() {}, backoff: () => 0.2, ...rest });
   },
 };
 /** postgres.js waits without end where a connection was cut. */

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, the
-# behavior in applications, the round trips, the programs of README.md, and the chaos. --vectors: only the two files of vectors,
-# with pg and Express. IDEM_LONG=1: each framework with each driver, the vectors with the oldest node too, 200 kills of
-# completers, and chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in
-# place of the extension. Prints a line for each test, and fails if one does.
+# run.sh [--vectors] PG_CONFIG: the tests of the client for node, against a private server: types, both files of
+# vectors, the behavior in applications, the round trips, PgBouncer, a server that does not preload the library, the
+# programs of README.md, and the chaos. --vectors: only the two files of vectors, with pg and Express. IDEM_LONG=1: each
+# framework with each driver, all tests with the oldest node too, 200 kills of completers, and chaos with 5000 keys.
+# IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in place of the extension.
+# Prints a line for each test, and fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -46,22 +47,38 @@ if [ -n "${IDEM_MANAGED:-}" ]; then
 else
     "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
 fi
-# tests NODE FILE...: one file after the other, as some cases terminate every idle connection. Prints one line for each test.
+# tests NODE FILE...: one file after the other, as some cases terminate every idle connection. Prints one line for each
+# test.
 tests() {
     local failed=0
     timeout 900 "$1" --test --test-concurrency=1 --test-reporter=tap "${@:2}" >tap || failed=1
-    sed -nE 's/^ *((not )?ok) [0-9]+ - /\1 /p' tap
+    sed -nE "s/^ *((not )?ok) [0-9]+ - /\\1 ${IDEM_POOLER:+PgBouncer: }/p" tap
     [ "$failed" -eq 0 ] && return
     status=1
     grep -A 20 '^ *not ok' tap || echo "not ok tests with $1"
 }
 tests node "${files[@]}"
 [ -z "$only_vectors" ] || exit $status
+
+# The same through PgBouncer in transaction mode, which gives each transaction any of five connections of the server.
+if [ -z "${IDEM_MANAGED:-}" ] && command -v pgbouncer >/dev/null; then
+    pooler=$(mktemp -d)
+    printf '"%s" ""\n' postgres client_owner client_stranger client_nobody >"$pooler/users"
+    printf '%s\n' '[databases]' "* = host=$PGHOST port=$PGPORT" '[pgbouncer]' 'listen_addr =' \
+        "unix_socket_dir = $pooler" 'listen_port = 6432' 'auth_type = trust' "auth_file = $pooler/users" \
+        'pool_mode = transaction' 'default_pool_size = 5' "logfile = $pooler/log" "pidfile = $pooler/pid" >"$pooler/ini"
+    [ "$(id -u)" -ne 0 ] || chown -R postgres: "$pooler"
+    as_server_user pgbouncer -q -d "$pooler/ini"
+    IDEM_POOLER=$pooler tests node tests/{connection,vectors}.test.mjs
+    [ -z "${IDEM_LONG:-}" ] || IDEM_POOLER=$pooler tests node tests/http.test.mjs
+    kill "$(cat "$pooler/pid")"
+    rm -rf "$pooler"
+fi
 # The oldest node that package.json names.
 if [ -n "${IDEM_LONG:-}" ]; then
-    oldest=$(sed -nE 's/.*"node": ">=([0-9]+)".*/\1/p' package.json)
+    oldest=$(sed -nE 's/.*"node": ">=([0-9.]+)".*/\1/p' package.json)
     quietly npm install --prefix "../node$oldest" --no-audit --no-fund --loglevel=error "node@$oldest"
-    tests "../node$oldest/node_modules/.bin/node" tests/{http,vectors}.test.mjs
+    tests "../node$oldest/node_modules/.bin/node" "${files[@]}"
 fi
 
 # The programs of README.md, with packages from the registry, as its reader installs them.
@@ -83,5 +100,12 @@ if [ -n "${IDEM_LONG:-}" ]; then
 else
     chaos 200 20 express pg || status=1
     chaos 200 20 fastify postgres || status=1
+fi
+
+if [ -z "${IDEM_MANAGED:-}" ]; then
+    server_remove
+    server_start "$pg_config" 'fsync = off'
+    "$server_bin/psql" -Xq -c 'SET client_min_messages = error' -c 'CREATE EXTENSION idempotence'
+    tests node tests/check.mjs
 fi
 exit $status

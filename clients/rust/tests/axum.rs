@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, FromRequestParts, Json, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post as on_post};
@@ -18,6 +18,7 @@ use common::Driver;
 use deadpool_postgres::Pool;
 use futures_util::stream;
 use http::{connect, effects, eventually, finish, pool, post, serve, unique, write};
+use http_body_util::{BodyExt, Full};
 use idempotence::axum::{Conn, Failure, Idempotent};
 use idempotence::{Ask, Lease};
 use serde_json::Value;
@@ -50,6 +51,7 @@ with_both_drivers!(
     leased_work_survives_its_caller,
     a_caller_that_disconnects_releases_the_claim_in_the_middle_of_a_statement,
     a_stream_is_refused_and_leaks_no_connection,
+    trailers_are_refused,
     a_stream_behind_a_safe_method_passes_by_and_holds_no_connection,
     what_refuses_before_the_work_is_not_recorded,
     the_original_path_is_compared,
@@ -210,6 +212,27 @@ async fn a_stream_is_refused_and_leaks_no_connection<D: Driver>() {
     for _ in 0..3 {
         assert_eq!(post(port, "/", &who).send().await.status, 500);
         assert_eq!(post(port, "/events", &format!("{who}-events")).send().await.status, 500);
+    }
+    assert_eq!(effects(&who).await, 0);
+}
+
+async fn trailers_are_refused<D: Driver>() {
+    let who = unique("trailers");
+    let name = who.clone();
+    let handler = async move |mut conn: Conn<D>, how: String| -> Result<Response, Failure> {
+        write(&mut conn, &name).await?;
+        let whole = Full::new(Bytes::from("done"));
+        Ok(match &*how {
+            "announced" => ([(header::TRAILER, "x-sum")], "done").into_response(),
+            _ => Response::new(Body::new(whole.with_trailers(async {
+                Some(Ok(HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))])))
+            }))),
+        })
+    };
+    let layer = Idempotent::new(pool::<D>(1).await, "axum");
+    let port = serve(Router::new().route("/", on_post(handler).layer(layer))).await;
+    for how in ["announced", "sent", "sent"] {
+        assert_eq!(post(port, "/", &format!("{who}-{how}")).body(how).send().await.status, 500, "{how}");
     }
     assert_eq!(effects(&who).await, 0);
 }

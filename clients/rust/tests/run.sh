@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, the
-# axum layer, the round trips, the completer, the quick start of README.md, and the chaos. IDEM_LONG=1: chaos with 5000 keys.
-# IDEM_MANAGED, the path of the edition for managed services: that edition instead of the extension, without the tests that
-# need the extension. A line for each test; fails if one fails.
+# axum layer, the round trips, the completer, PgBouncer, a server that does not preload the library, the quick start of
+# README.md, and the chaos. IDEM_LONG=1: chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services:
+# that edition instead of the extension, without the tests that need the extension. A line for each test; fails if one
+# fails.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -77,4 +78,11 @@ for driver in tokio-postgres sqlx; do
     timeout 1200 "$python" "$here/../../chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" --uri "$IDEM_URI" \
         --keys "$keys" --kills "$kills" -- "$served" "$driver" '{port}' '{uri}' || status=1
 done
+
+if [ -z "${IDEM_MANAGED:-}" ]; then
+    server_remove
+    server_start "$pg_config" 'fsync = off'
+    "$server_bin/createdb" clients
+    IDEM_URI="postgresql:///clients?host=$PGHOST&port=5432&user=postgres" timeout 100 "${tests[@]}" --test check || status=1
+fi
 exit $status

@@ -3,10 +3,12 @@
 use super::failure::{Raised, noted};
 use crate::Error;
 use crate::http::reply::Reply;
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
+use axum::http::header::TRAILER;
 use axum::http::request::Parts;
 use axum::response::Response;
+use http_body_util::BodyExt;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use tower_service::Service;
@@ -57,6 +59,9 @@ pub async fn whole(response: Response) -> Result<Reply, Error> {
                        adapter";
         return Err(Error::Other(refused.into()));
     }
-    let body = to_bytes(body, usize::MAX).await.map_err(|error| Error::Other(error.into()))?;
-    Ok(Reply::from_parts(parts, body))
+    let body = body.collect().await.map_err(|error| Error::Other(error.into()))?;
+    if parts.headers.contains_key(TRAILER) || body.trailers().is_some() {
+        return Err(Error::Other("trailers cannot be recorded".into()));
+    }
+    Ok(Reply::from_parts(parts, body.to_bytes()))
 }
