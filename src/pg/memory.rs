@@ -3,15 +3,15 @@
 //! Rust aborts the process where its allocator returns nothing, and the postmaster then restarts all backends; so the
 //! allocator here falls back to an arena of 1 MB, and the call ends with an error soon after. pgrx copies each error of
 //! PostgreSQL that passes through Rust (`CopyErrorData`), and where the copy finds no memory, it raises another error,
-//! which is copied in turn, until PostgreSQL's error stack is full and the server ends (PANIC). The same happens where
-//! pgrx finds no memory for the texts of an error that it raises, after `errstart`, and the C library ends the process
-//! where it finds none to register the destructor of a thread-local variable (`__cxa_thread_atexit_impl`). So the
-//! linker redirects these calls of this library to the functions here (`build.rs`), which first make sure of room by
-//! freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy (`error_copy.rs`). The
+//! which is copied in turn, until PostgreSQL's error stack is full and the server ends (PANIC). The same may happen
+//! where pgrx finds no memory for the texts of an error that it raises, after `errstart`, and the C library ends the
+//! process where it finds none to register the destructor of a thread-local variable (`__cxa_thread_atexit_impl`). So
+//! the linker redirects these calls of this library to the functions here (`build.rs`), which first make sure of room
+//! by freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy (`error_copy.rs`). The
 //! test `memory::an_allocation_that_fails_ends_the_call_wherever_it_is` (`tests/cluster`) lets each allocation of its
-//! scripts fail in turn, and shows a crash if one of these is left out. An arena has no room for what grows with a
-//! caller's input, so such code asks first ([`make_sure_of`], `try_reserve`), which
-//! `memory::a_limit_of_memory_ends_the_call` shows.
+//! scripts fail in turn, and the server crashes in it without the arena, without the redirected copy, and without the
+//! redirected registration. An arena has no room for what grows with a caller's input, so such code asks first
+//! ([`make_sure_of`], `try_reserve`), which `memory::a_limit_of_memory_ends_the_call` shows.
 
 #[cfg(not(test))]
 use super::error_copy;
