@@ -9,9 +9,9 @@
 //! the linker redirects these calls of this library to the functions here (`build.rs`), which first make sure of room
 //! by freeing a reserve of 4 MB, and as a last resort return a static error in place of the copy (`error_copy.rs`). The
 //! test `memory::an_allocation_that_fails_ends_the_call_wherever_it_is` (`tests/cluster`) lets each allocation of its
-//! scripts fail in turn, and the server crashes in it without the arena, and without the redirected copy. An arena has
-//! no room for what grows with a caller's input, so such code asks first ([`make_sure_of`], `try_reserve`), which
-//! `memory::a_limit_of_memory_ends_the_call` shows.
+//! scripts fail in turn, and the server crashes in it without the arena, without the redirected copy, and without the
+//! redirected registration. An arena has no room for what grows with a caller's input, so such code asks first
+//! ([`make_sure_of`], `try_reserve`), which `memory::a_limit_of_memory_ends_the_call` shows.
 
 #[cfg(not(test))]
 use super::error_copy;
