@@ -19,7 +19,8 @@ import (
 const (
 	savepoint = "SAVEPOINT idempotence_work"
 	undo      = "ROLLBACK TO SAVEPOINT idempotence_work"
-	begin     = "SELECT status, response::text, (extract(epoch FROM expires_at) * 1000)::bigint, point" +
+	begin     = "SELECT status, response::text, (extract(epoch FROM expires_at) * 1000)::bigint, point," +
+		" pg_current_xact_id_if_assigned() IS NOT NULL" +
 		" FROM idem_begin($1::text, $2::text, payload => $3::text::jsonb, wait => $4::text::interval)"
 	record = "SELECT FROM idem_record($1::text, $2::text, $3::text::jsonb, failed => $4::boolean," +
 		" ttl => $5::text::interval)"
@@ -78,17 +79,18 @@ func (r *Requests) attempt(ctx context.Context, deadline time.Time, q request, w
 			c.close()
 		}
 	}()
-	answer, err = r.begin(c, q, payload)
+	answer, wrote, err := r.begin(c, q, payload)
 	switch {
 	case err != nil:
 		return answer, err
-	case answer.Replayed && answer.Status == "succeeded":
-		// Nothing was written, so the caller need not wait for the end: the replay takes one round trip.
+	case answer.Replayed && !wrote:
+		// The caller need not wait for the end of a transaction that only reads: the replay takes one round trip.
 		background = true
 		go c.commitRead()
 		return answer, nil
 	case answer.Replayed:
-		// The begin itself may have recorded that the request has failed, after max_attempts.
+		// The begin may have recorded that the request has failed, after max_attempts; and in the edition for managed
+		// services COMMIT waits until the outcome is durable.
 		return answer, c.commit()
 	}
 	value, refused, err := c.do(work)
@@ -120,12 +122,13 @@ func (c *connection) do(work Work) (response any, refused bool, err error) {
 	return response, false, nil
 }
 
-// begin opens the transaction. Without an error and a replay, the caller has the claim.
-func (r *Requests) begin(c *connection, q request, payload *string) (answer Answer, err error) {
+// begin opens the transaction. Without an error and a replay, the caller has the claim. It also returns whether the
+// transaction has something to commit.
+func (r *Requests) begin(c *connection, q request, payload *string) (answer Answer, wrote bool, err error) {
 	arguments := []*string{&r.Session, ref(text(q.key)), payload, seconds(q.wait, true)}
 	results, err := c.pipeline(command{"BEGIN", nil}, command{begin, arguments}, command{savepoint, nil})
 	if err != nil {
-		return answer, err
+		return answer, false, err
 	}
 	row := results[1].Rows[0]
 	answer.Status = string(row[0])
@@ -136,11 +139,11 @@ func (r *Requests) begin(c *connection, q request, payload *string) (answer Answ
 			answer.Response = append(answer.Response, row[1]...)
 		}
 	case answer.Status == "in_progress":
-		return Answer{}, InProgress{q.key, moment(row[2])}
+		return Answer{}, false, InProgress{q.key, moment(row[2])}
 	case answer.Status != "started" || row[3] != nil:
-		return Answer{}, Interrupted{q.key, string(row[3])}
+		return Answer{}, false, Interrupted{q.key, string(row[3])}
 	}
-	return answer, nil
+	return answer, string(row[4]) == "t", nil
 }
 
 // record ends the transaction: the outcome is recorded and committed together with the effects of the work.

@@ -87,7 +87,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     private static final Set<String> OUTCOMES = Set.of("succeeded", "failed", "cancelled");
 
     private static final String BEGIN = """
-            SELECT status, response::text, expires_at, point
+            SELECT status, response::text, expires_at, point, pg_current_xact_id_if_assigned() IS NOT NULL
             FROM idem_begin(?, ?, payload => CAST(? AS jsonb), wait => CAST(? AS interval));
             SAVEPOINT idempotence_work""";
     private static final String UNDO = "ROLLBACK TO SAVEPOINT idempotence_work; ";
@@ -261,13 +261,16 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         try {
             Object[] ticket = transaction.query(BEGIN, session, key, payload, interval(waits)).get(0);
             Answer answer = new Answer((String) ticket[0], (String) ticket[1], OUTCOMES.contains((String) ticket[0]));
-            if (answer.replayed && answer.status.equals("succeeded")) {
-                // Nothing was written, so the caller need not wait for the end: the replay takes one round trip.
+            boolean wrote = (Boolean) ticket[4];
+            if (answer.replayed && !wrote) {
+                // The caller need not wait for the end of a transaction that only reads: the replay takes one round
+                // trip.
                 background = true;
                 transaction.commitInBackground();
                 return answer;
             } else if (answer.replayed) {
-                // The begin itself may have recorded that the request has failed, after max_attempts.
+                // The begin may have recorded that the request has failed, after max_attempts; and in the edition for
+                // managed services COMMIT waits until the outcome is durable.
                 transaction.commit("SELECT 1");
                 return answer;
             } else if (answer.status.equals("in_progress")) {

@@ -98,6 +98,26 @@ def test_a_replay_waits_for_one_round_trip(counted, run):  # noqa: F811
     assert commands(trips[1])[-1] == "COMMIT" and trips[1]["transaction"] == "idle"
 
 
+@pytest.fixture(scope="module", params=AGENTS)
+def writing(request):
+    with servers.psycopg.connect(servers.URI, autocommit=True) as conn:
+        conn.execute((COUNT.parent / "writing_begin.sql").read_text())
+    with counting() as proxy:
+        with served(request.param, IDEM_OWNER=address(port=str(proxy.port), user="client_writer")) as app:
+            yield app, proxy
+
+
+def test_a_replay_waits_for_commit_if_its_begin_has_written(writing, run):  # noqa: F811
+    app, proxy = writing
+    assert app.send("/created", run).status == 201
+    proxy.reset()
+    # The COMMIT never reaches the server. So the adapter, which waits for it, begins again.
+    proxy.cut("before", "COMMIT")
+    assert app.send("/created", run).headers["Idempotent-Replayed"] == "true"
+    assert sum("idem_begin" in str(trip["statements"]) for trip in proxy.trips()) == 2
+    assert effects(run) == 1
+
+
 @pytest.mark.parametrize("at", ["idem_begin", "SAVEPOINT", "INSERT", "idem_record", "COMMIT"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_connection_that_is_cut_at_any_statement_has_one_effect(counted, run, when, at):  # noqa: F811

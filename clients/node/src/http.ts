@@ -253,9 +253,8 @@ async function inTransaction(
       const ticket = request.ticket(begun);
       const earlier = request.answered(ticket);
       if (earlier) {
-        // Begin may have recorded just now that the request is given up.
-        if (ticket.recordedBefore) transaction.leave();
-        else await transaction.commit();
+        if (ticket.wrote) await transaction.commit();
+        else transaction.leave();
         return replay(earlier, options);
       }
     }

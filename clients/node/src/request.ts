@@ -38,8 +38,11 @@ export interface Options {
 
 /** What begin has returned. */
 export interface Begun extends Ticket {
-  /** Whether the outcome was recorded before this transaction. Begin itself records that a request is given up. */
-  recordedBefore: boolean;
+  /**
+   * Whether the transaction has something to commit: begin may have recorded that the request is given up, and in the
+   * edition for managed services COMMIT waits until the outcome is durable.
+   */
+  wrote: boolean;
 }
 
 // All as text, whatever types and names of columns the application's driver is told to convert.
@@ -52,7 +55,7 @@ const TICKET = [
   'point',
   'state::text',
   'extract(epoch FROM expires_at)::text',
-  '(recorded_at < now())::text',
+  '(pg_current_xact_id_if_assigned() IS NOT NULL)::text',
 ];
 const LEASED = `SELECT to_jsonb(ARRAY[${TICKET.join(', ')}])::text FROM idem_begin($1::text, $2::text,
   payload => $3::text::jsonb, wait => $4::text::interval, lease => $5::text::interval)`;
@@ -80,7 +83,7 @@ export const json = (value: unknown) =>
 const parsed = (value: unknown) => (value === null || value === undefined ? null : JSON.parse(String(value)));
 
 function ticketOf(columns: (string | null)[]): Begun {
-  const [status, replayed, response, token, attempt, point, state, expires, before] = columns as any[];
+  const [status, replayed, response, token, attempt, point, state, expires, wrote] = columns as any[];
   return {
     status,
     replayed: replayed === 'true',
@@ -90,7 +93,7 @@ function ticketOf(columns: (string | null)[]): Begun {
     point,
     state: parsed(state),
     expiresAt: expires === null ? null : new Date(Number(expires) * 1000),
-    recordedBefore: before === 'true',
+    wrote: wrote === 'true',
   };
 }
 
@@ -168,7 +171,7 @@ export class Request {
 
 export async function lookUp(database: Database, session: string, key: Key, wait: number): Promise<Ticket> {
   const [row] = await ask(database, LOOKUP, [session, named(key), text(wait)]);
-  const { recordedBefore: _, ...ticket } = ticketOf(JSON.parse(row![0]));
+  const { wrote: _, ...ticket } = ticketOf(JSON.parse(row![0]));
   return ticket;
 }
 

@@ -58,9 +58,8 @@ export async function run<D extends Database, R = any>(
         const ticket = request.ticket(await transaction.send(BEGIN + request.begin()));
         const answer = request.answered(ticket);
         if (answer) {
-          // Begin may have recorded just now that the request is given up.
-          if (ticket.recordedBefore) transaction.leave();
-          else await transaction.commit();
+          if (ticket.wrote) await transaction.commit();
+          else transaction.leave();
           return answer;
         }
       }

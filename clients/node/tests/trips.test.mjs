@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import express5 from 'express';
@@ -21,7 +22,8 @@ import {
   stage,
   writing,
 } from './application.mjs';
-import { ask, drivers, end, prepare, vectors } from './harness.mjs';
+import pg from 'pg';
+import { ask, drivers, end, prepare, server, vectors } from './harness.mjs';
 
 /** The proxy that counts. */
 async function proxy() {
@@ -47,6 +49,10 @@ let counter;
 before(async () => {
   await prepare(vectors('http_vectors.json'));
   counter = await proxy();
+  const superuser = new pg.Client({ ...server, user: process.env.PGUSER ?? 'postgres' });
+  await superuser.connect();
+  await superuser.query(readFileSync(new URL('../../roundtrips/writing_begin.sql', import.meta.url), 'utf8'));
+  await superuser.end();
 });
 after(async () => {
   counter.close();
@@ -136,6 +142,28 @@ for (const [driver, open] of Object.entries(drivers)) {
       });
       assert.equal(trips, 3, JSON.stringify(rest));
     });
+
+    for (const [framework, listen] of Object.entries(frameworks)) {
+      test(`${framework}: a replay waits for COMMIT if its begin has written`, async () => {
+        const writer = open({ ...counter.options, user: 'client_writer', max: 1 });
+        const app = await listen(writer);
+        const key = fresh();
+        try {
+          assert.equal((await send(app, key)).status, 201);
+          await counter.reset();
+          // The COMMIT never reaches the server. So the adapter, which waits for it, begins again.
+          await counter.cut('before', 'COMMIT');
+          assert.equal((await send(app, key)).replayed, true);
+          const { trips } = await counter.trips();
+          assert.equal(trips.filter(({ statements }) => /idem_begin/.test(statements)).length, 2, JSON.stringify(trips));
+          assert.equal(await effects(key), 1);
+        } finally {
+          app.closeAllConnections();
+          app.close();
+          await end(writer);
+        }
+      });
+    }
 
     describe('a connection that is cut', () => {
       for (const [when, at] of [

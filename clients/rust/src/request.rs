@@ -19,7 +19,7 @@ macro_rules! ticket {
          token::text, attempt::text"
     };
 }
-const TICKET: &str = concat!(", ", ticket!());
+const TICKET: &str = concat!(", ", ticket!(), ", (pg_current_xact_id_if_assigned() IS NOT NULL)::text");
 const FROM_BEGIN: &str = concat!(" FROM idem_begin(", arguments!(), ")");
 const LEASE: &str = concat!("SELECT ", ticket!(), " FROM idem_begin(", arguments!(), ", lease => $5::text::interval)");
 const CLAIM: &str = concat!("SELECT 'claimed'::text FROM idem_claim(", arguments!(), "); SAVEPOINT idempotence");
@@ -196,14 +196,16 @@ impl Request {
     pub(crate) async fn begin<D: Database>(&self, database: &D, limit: Duration) -> Result<Begun<D>, Error> {
         let from = sql::with_arguments(FROM_BEGIN, &refs(&self.arguments()?))?;
         let (mut tx, row) = Tx::begin(database, limit, TICKET, &from).await?;
+        let wrote = row.get(8).and_then(Option::as_deref) == Some("true");
         match Ticket::new(row).and_then(|ticket| self.answered(&ticket)) {
             Ok(None) => Ok(Begun::Started(tx)),
-            Ok(Some(answer)) if answer.status == "failed" => {
-                // Begin may just have recorded that the request is given up.
+            Ok(Some(answer)) if wrote => {
+                // Begin may have recorded that the request is given up; and in the edition for managed services COMMIT
+                // waits until the outcome is durable.
                 tx.commit("SELECT 1::text".into()).await?;
                 Ok(Begun::Answered(answer))
             }
-            // The transaction has written nothing, so its end is not awaited.
+            // The transaction has only read, so its end is not awaited.
             Ok(Some(answer)) => {
                 tokio::spawn(tx.rollback());
                 Ok(Begun::Answered(answer))

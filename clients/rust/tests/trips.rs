@@ -21,6 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+const WRITING_BEGIN: &str = include_str!("../../roundtrips/writing_begin.sql");
 const COUNT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../roundtrips/count.py");
 
 /// The proxy. It ends when its standard input is closed.
@@ -100,8 +101,22 @@ async fn counted<D: Driver>(pool: D, unprotected: axum::routing::MethodRouter, p
     assert_eq!(first[2]["results"].as_array().and_then(|results| results.last()), Some(&"COMMIT".into()), "{first:#?}");
 }
 
-fn through(proxy: &Proxy) -> Place {
-    let user = Some("postgres");
+/// The COMMIT of a replay never reaches the server. The adapter waits for it if begin has written, so it begins again.
+async fn waits_for_commit<D: Driver>(pool: D, proxy: &Proxy) {
+    let app = Router::new().route("/protected", on_post(protected::<D>).layer(Idempotent::new(pool, "axum")));
+    let (port, key) = (serve(app).await, unique("writing"));
+    assert_eq!(post(port, "/protected", &key).send().await.status, 201);
+    let replay = async {
+        proxy.control("POST /cut?when=before&at=COMMIT").await;
+        post(port, "/protected", &key).send().await.status
+    };
+    let trips = proxy.trips(replay, 201).await;
+    let begins = trips.iter().filter(|trip| trip["statements"].to_string().contains("idem_begin"));
+    assert_eq!(begins.count(), 2, "{trips:#?}");
+}
+
+fn through(proxy: &Proxy, user: &'static str) -> Place {
+    let user = Some(user);
     Place { uri: http::uri(), user, database: None, host: Some(("127.0.0.1".into(), proxy.port)) }
 }
 
@@ -109,7 +124,7 @@ fn through(proxy: &Proxy) -> Place {
 async fn tokio_postgres() {
     let _ = http::pool::<Pool>(1).await;
     let proxy = Proxy::start().await;
-    let pool = Pool::open(&through(&proxy), 1);
+    let pool = Pool::open(&through(&proxy, "postgres"), 1);
     let plain = async |State(pool): State<Pool>| -> Result<StatusCode, Failure> {
         let mut client = pool.get().await?;
         let transaction = client.transaction().await?;
@@ -118,6 +133,8 @@ async fn tokio_postgres() {
         Ok(StatusCode::CREATED)
     };
     counted(pool.clone(), on_post(plain).with_state(pool), &proxy).await;
+    http::connect().await.batch_execute(WRITING_BEGIN).await.expect("the setup succeeds");
+    waits_for_commit(Pool::open(&through(&proxy, "client_writer"), 1), &proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +142,7 @@ async fn sqlx_driver() {
     let _ = http::pool::<PgPool>(1).await;
     let proxy = Proxy::start().await;
     // Without the pings of the pool, which both routes would send.
-    let options = through(&proxy).options();
+    let options = through(&proxy, "postgres").options();
     let pool = PgPoolOptions::new().max_connections(1).test_before_acquire(false).connect_lazy_with(options);
     let plain = async |State(pool): State<PgPool>| -> Result<StatusCode, Failure> {
         let mut transaction = pool.begin().await?;
@@ -134,4 +151,6 @@ async fn sqlx_driver() {
         Ok(StatusCode::CREATED)
     };
     counted(pool.clone(), on_post(plain).with_state(pool), &proxy).await;
+    http::connect().await.batch_execute(WRITING_BEGIN).await.expect("the setup succeeds");
+    waits_for_commit(PgPool::open(&through(&proxy, "client_writer"), 1), &proxy).await;
 }
