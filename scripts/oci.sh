@@ -51,14 +51,26 @@ def blob(entry):
     return image / "blobs" / entry["digest"].replace(":", "/")
 
 
+def files_of(layer):
+    """The files in a layer, and how to read them. umoci ends a layer without the padding of its last file."""
+    with tarfile.open(layer) as files:
+        while True:
+            try:
+                file = files.next()
+            except tarfile.ReadError:
+                return
+            if file is None:
+                return
+            yield file, files.extractfile
+
+
 index = json.loads((image / "index.json").read_text())
 manifest = json.loads(blob(index["manifests"][0]).read_text())
 for layer in reversed(manifest["layers"]):
-    with tarfile.open(blob(layer)) as files:
-        for file in files:
-            if file.isfile() and file.name.lstrip("./") == program:
-                version = re.search(rb"postgres \(PostgreSQL\) [0-9a-z.]+", files.extractfile(file).read())
-                sys.exit(print(version[0].decode()))
+    for file, opened in files_of(blob(layer)):
+        if file.isfile() and file.name.lstrip("./") == program:
+            version = re.search(rb"postgres \(PostgreSQL\) [0-9a-z.]+", opened(file).read())
+            sys.exit(print(version[0].decode()))
 END
 }
 
