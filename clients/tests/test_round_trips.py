@@ -100,6 +100,7 @@ def test_a_replay_waits_for_one_round_trip(counted, run):  # noqa: F811
 
 @pytest.fixture(scope="module", params=AGENTS)
 def writing(request):
+    servers.prepare([])
     with servers.psycopg.connect(servers.URI, autocommit=True) as conn:
         conn.execute((COUNT.parent / "writing_begin.sql").read_text())
     with counting() as proxy:
