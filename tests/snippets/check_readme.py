@@ -42,8 +42,14 @@ def statements(block):
 
 
 def row_as_text(row):
-    """A row as the comments show it: jsonb as JSON, columns separated by bars."""
-    return " | ".join(json.dumps(column) if isinstance(column, dict) else str(column) for column in row or ())
+    """A row as psql shows it and as the comments have it: columns separated by bars."""
+
+    def shown(column):
+        if isinstance(column, bool):
+            return "t" if column else "f"
+        return json.dumps(column) if isinstance(column, dict) else str(column)
+
+    return " | ".join(map(shown, row or ()))
 
 
 def run(conn, block):
@@ -89,9 +95,6 @@ def check(uri, python):
                     run(conn, code)
                 balances = conn.execute("SELECT array_agg(balance ORDER BY id) FROM account").fetchone()[0]
             assert balances == [100 - 22, 22], f"the accounts are {balances}"
-            # The README uses a key of the tutorial.
-            with psycopg.connect(superuser, autocommit=True) as conn:
-                conn.execute("SELECT idem_forget('payments', 'order-20', 'executed by the tutorial')")
             with psycopg.connect(app, autocommit=True) as conn:
                 for _, code in readme[None]:
                     run(conn, code)
