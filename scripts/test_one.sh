@@ -30,7 +30,7 @@ continuing_specs=' forget '
 # before NAME INPUTDIR: the tests of the schedule that come before this one.
 before() { sed -n 's/^test: *//p' "$2/schedule" | tr -s ' ' '\n' | sed "/^$1\$/,\$d"; }
 
-# regress PROGRAM INPUTDIR DATABASE TEST... [-- OPTION...]: runs PostgreSQL's test program.
+# regress PROGRAM INPUTDIR DATABASE ARGUMENT...: runs PostgreSQL's test program.
 regress() {
     local program=$1 input=$2 database=$3
     shift 3
@@ -71,9 +71,10 @@ on_server() {
 
 # rust_tests PATTERN COMMAND...: runs the tests of a `cargo test` whose names match.
 rust_tests() {
-    local pattern=$1 tests
+    local pattern=$1 listed tests
     shift
-    mapfile -t tests < <("$@" -- --list --format terse "${skipped[@]}" | sed -n 's/: test$//p' | grep -E "$pattern")
+    listed=$("$@" -- --list --format terse "${skipped[@]}") || die "the tests do not compile"
+    mapfile -t tests < <(sed -n 's/: test$//p' <<<"$listed" | grep -E "$pattern")
     [ ${#tests[@]} -gt 0 ] ||
         die "no golden test, no isolation spec, no cluster test and no unit test has the name $name"
     "$@" -- --exact "${tests[@]}" "${arguments[@]}"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# first_minute.sh PACKAGE README TUTORIAL: what a new user types in the first minute, on a machine that has only Debian's
+# first_minute.sh PACKAGE README TUTORIAL: what a new user types in the first minute, on a machine with only Debian's
 # PostgreSQL 15: from dpkg or rpm, along README.md, to the first transfer of docs/tutorial.md. Then all of it is removed
-# again, and no file is left. One line a test; the first that fails ends it. It changes the machine, so run.sh gives it one to throw away.
+# again, and no file is left. One line a test; the first that fails ends it. It changes the machine, so run.sh gives it
+# one to throw away.
 set -euo pipefail
 package=$1 readme=$2 tutorial=$3
 cd /
