@@ -3,13 +3,13 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import time
 
 import pytest
 import servers
 import test_http_vectors as http_vectors
+from ports import free_port, wait_until_listening
 from psycopg.conninfo import conninfo_to_dict
 
 CALLS, CASES = servers.load("vectors.json")
@@ -62,15 +62,9 @@ def calls(request):
 @pytest.fixture(scope="module", params=AGENTS)
 def port(request):
     servers.prepare(http_vectors.FILE["setup"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
+    number = free_port()
     with agent(request.param, "http", str(number)) as process:
-        for _ in range(400):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number)):
-                break
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until_listening(number, process)
         yield number
 
 

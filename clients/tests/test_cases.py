@@ -12,6 +12,7 @@ import uuid
 import psycopg
 import pytest
 import servers
+from ports import free_port, wait_until_listening
 from test_agents import AGENTS, agent
 
 ENDED = "the transaction of this request has ended"
@@ -69,22 +70,12 @@ def settled(run):
     return status
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @contextlib.contextmanager
 def served(language, **environment):
     servers.prepare(["SELECT idem_create_session('cases', ttl => '1 hour')"])
     port = free_port()
     with agent(language, "cases", str(port), environment=environment) as process:
-        for _ in range(400):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until_listening(port, process)
         yield Application(language, port)
 
 

@@ -5,15 +5,13 @@ import http.client
 import os
 import pathlib
 import re
-import socket
 import subprocess
-import time
 
 import psycopg
 import pytest
 import servers
+from ports import free_port, wait_until_listening
 from test_agents import AGENTS, address
-from test_cases import free_port
 
 CLIENTS = pathlib.Path(__file__).resolve().parents[1]
 BODIES = {"go": '{"item": "book"}', "java": "book"}
@@ -77,11 +75,7 @@ def test_the_quick_start(language, tmp_path):
     command, environment = {"go": go, "java": java}[language](found, tmp_path, port)
     process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
-        for _ in range(400):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until_listening(port, process)
         first = ask(port, "/orders", body=BODIES[language])
         assert (first[0], first[2], first[3]) == (201, "/orders/1", None)
         assert ask(port, "/orders", body=BODIES[language]) == (*first[:3], "true")

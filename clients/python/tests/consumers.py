@@ -16,6 +16,7 @@ import tempfile
 import time
 
 import psycopg
+from ports import free_port
 from psycopg.conninfo import conninfo_to_dict
 
 PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "consumers.md").read_text()
@@ -43,12 +44,6 @@ def fresh_database():
 def ask(sql):
     with psycopg.connect(URI) as conn:
         return conn.execute(sql).fetchone()[0]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def worked(folder, title, broker, count, progress):

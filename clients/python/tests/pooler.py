@@ -4,20 +4,13 @@ import contextlib
 import getpass
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 
 import servers
+from ports import free_port, wait_until_listening
 
 INSTALLED = shutil.which("pgbouncer")
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -36,11 +29,7 @@ def pgbouncer():
         configuration.parent.chmod(0o755)
         process = subprocess.Popen([*user, INSTALLED, "-q", configuration])
         try:
-            for _ in range(400):
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                assert process.poll() is None
-                time.sleep(0.05)
+            wait_until_listening(port, process)
             yield f"postgresql://127.0.0.1:{port}/{there['dbname']}?user={servers.OWNER}"
         finally:
             process.terminate()

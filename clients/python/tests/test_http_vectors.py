@@ -14,6 +14,7 @@ import time
 
 import pytest
 import servers
+from ports import free_port, wait_until_listening
 
 # An application that is none of ours: its command, in which {port} stands for where it is to listen.
 SERVED = os.environ.get("IDEM_SERVED")
@@ -42,18 +43,12 @@ LACKS = {
 @pytest.fixture(scope="module", params=APPS)
 def app(request):
     servers.prepare(FILE["setup"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, HERE / APPS[request.param][0], *APPS[request.param][1:], "{port}"]
     command = [str(part).replace("{port}", str(port)) for part in (APPS[request.param] if SERVED else command)]
     process = subprocess.Popen(command, cwd=HERE)
     try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until_listening(port, process, seconds=10)
         yield request.param, port
     finally:
         process.terminate()

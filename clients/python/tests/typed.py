@@ -15,6 +15,7 @@ import threading
 import time
 
 import psycopg
+from ports import free_port
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 SUPERUSER, PYTHON = sys.argv[1:3]
@@ -54,12 +55,6 @@ def fresh_database():
 def balance():
     with psycopg.connect(SHOP) as conn:
         return [int(row[0]) for row in conn.execute("SELECT balance FROM account ORDER BY id")]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextlib.contextmanager
